@@ -86,7 +86,8 @@ _KEPT = " ".join(
     [
         "with schemas as (select oid from pg_namespace where nspname in ('agent', 'public')),",
         "ours as (select * from pg_class where relnamespace in (select oid from schemas))",
-        "select concat_ws(',', (select string_agg(concat(relname, relkind, relowner, relacl, reloptions), ' '",
+        "select concat_ws(',', (select string_agg(concat(relname, relkind, relowner, relacl, reloptions",
+        ", relrowsecurity, relforcerowsecurity, relreplident), ' '",
         "order by oid) from ours),",
         "(select concat(datacl, datconnlimit) from pg_database where datname = current_database()),",
         "(select count(*) from pg_db_role_setting),",

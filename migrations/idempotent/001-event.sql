@@ -174,7 +174,7 @@ declare
     _given text := agent.slack_event(_event) ->> 'event_ts';
 begin
     foreach _given in array array[_given, _event ->> 'event_time'] loop
-        if _given ~ '^[0-9]{1,11}(\.[0-9]{1,20})?$' then
+        if _given ~ '^[0-9]{1,11}([.][0-9]{1,20})?$' then
             event_ts := agent.to_timestamptz(_given::numeric);
             if event_ts >= '2013-01-01 00:00:00+00' and event_ts <= _now + interval '1 day' then
                 exact := true;

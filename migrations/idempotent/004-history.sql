@@ -252,6 +252,24 @@ begin
 end
 $$;
 
+-- A publication of all tables refuses updates and deletes of a table without a key, or another
+-- replica identity. Full costs nothing unless wal_level is logical: the old row is logged then.
+do $$
+declare
+    _table record;
+begin
+    for _table in
+        select * from (values
+            ('event_hist', 'i', 'using index event_hist_id'), ('event_hist_outlier', 'f', 'full'), ('band', 'f', 'full')
+            , ('limit_note', 'f', 'full'), ('limit_state', 'f', 'full'), ('version', 'f', 'full')
+        ) as wanted (name, identity, clause)
+        where (select relreplident from pg_class where oid = to_regclass('agent.' || name)) <> identity
+    loop
+        execute format('alter table agent.%I replica identity %s', _table.name, _table.clause);
+    end loop;
+end
+$$;
+
 -- The two halves of agent.job, for functions that look in one: agent.job opens history's chunks.
 create or replace view agent.live_job as
 select id, kind, case when vt <= now() then 'pending' when claimed_by is null then 'scheduled' else 'running' end as status

@@ -310,7 +310,7 @@ create or replace function agent.live_event(_key text) returns int8
 language sql stable security definer
 set enable_seqscan = off
 return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
-    , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
+    , case when _key ~ '^[0-9]{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
 -- Sends a program's value to a live event, for its waits of that name. Names that end in a colon
 -- and a number belong to questions and children. Answers sent, or null: it is not live.

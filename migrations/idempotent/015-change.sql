@@ -402,7 +402,7 @@ begin
         select array_agg(s.label) into steps from agent.kept_steps(_id, _from) as s;
         if _from <> all(steps) then
             -- A question, as its handler names it: ask, or ask (2).
-            _from := regexp_replace(case when _from ~ ' \(\d+\)$' then _from else _from || ' (1)' end, ' \((\d+)\)$', ':\1 asked');
+            _from := regexp_replace(case when _from ~ ' [(][0-9]+[)]$' then _from else _from || ' (1)' end, ' [(]([0-9]+)[)]$', E':\\1 asked');
         end if;
         if _from <> all(coalesce(steps, '{}')) then
             answer := 'no_step';
@@ -413,7 +413,7 @@ begin
     select coalesce(array_agg(s.label) filter (where s.kept), '{}') into steps from agent.kept_steps(_id, _from) as s;
     answer := 'rerun';
     rerun := nextval('agent.event_id_seq');
-    _root := regexp_replace(coalesce(_old.item_key, _old.id::text), ':(replay|rerun):\d+$', '');
+    _root := regexp_replace(coalesce(_old.item_key, _old.id::text), ':(replay|rerun):[0-9]+$', '');
     key := left(_root, 160) || ':rerun:' || rerun;
     _new.id := rerun;
     _new.event_ts := _now;

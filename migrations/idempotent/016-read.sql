@@ -42,7 +42,7 @@ as $$
 begin
     return query select e.id from agent.event as e where e.item_key = agent.bounded_key(_key);
     return query select h.id from agent.event_hist as h where h.item_key = agent.bounded_key(_key) order by h.event_ts desc;
-    if not found and _key ~ '^\d{1,18}$' then
+    if not found and _key ~ '^[0-9]{1,18}$' then
         return query select j.id from agent.job as j where j.id = _key::int8;
     end if;
 end
@@ -297,7 +297,7 @@ begin
         from jsonb_each(coalesce(n.notes -> 'replies', '{}') || coalesce(n.notes -> 'streams', '{}')) as noted
     ) as r
     -- A reply that is being sent has no timestamp, nor has one through a response URL.
-    where r.ts ~ '^\d{10}\.\d{6}$' order by 1 limit 100;
+    where r.ts ~ '^[0-9]{10}[.][0-9]{6}$' order by 1 limit 100;
 end
 $$;
 
@@ -342,7 +342,7 @@ begin
         where e.kind = edits.kind and e.outcome = ending.outcome and e.event_ts >= _first and coalesce(e.event #>> '{event,channel}', e.event ->> 'channel') = _channel
         and e.finished_at >= (select greatest(agent.to_timestamptz(since.ts::numeric), _first) - interval '1 minute' from since)
         order by e.finished_at desc limit 500
-    ) as h where edits.kind like any(array['slack.message\_changed%', 'slack.message\_deleted%']);
+    ) as h where edits.kind like any(array[E'slack.message\\_changed%', E'slack.message\\_deleted%']);
 end
 $$;
 

@@ -149,7 +149,7 @@ $$;
 -- Patterns for texts with an id as a word of its own. An escape's letter ("\nU1") is no part of it.
 create or replace function agent.as_words(_names text[]) returns text[]
 language sql immutable parallel safe
-return array(select '(^|[^A-Za-z0-9]|\\[bfnrt])' || name || '($|[^A-Za-z0-9])' from unnest(_names) as name);
+return array(select E'(^|[^A-Za-z0-9]|\\\\[bfnrt])' || name || '($|[^A-Za-z0-9])' from unnest(_names) as name);
 
 -- Among the _limit events after id _after, up to _until: the events in which all of the names
 -- stand, in the row, its steps and its signals. _place is event (live), event_hist, or step: steps

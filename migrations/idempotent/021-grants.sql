@@ -48,8 +48,41 @@ end
 $$;
 
 -- Who may do what. Nothing is PUBLIC's; a role gets the functions that it calls, and no table.
-revoke all on schema agent from public;
-revoke execute on all functions in schema agent from public;
+-- Rights that others have, from the owner's default privileges or by hand, end: a role that may only
+-- read could enqueue. A role gets rights as a member of one of ours.
+do $$
+declare
+    _given record;
+    _ours text[] := array['agent_ingest', 'agent_worker', 'agent_operator', 'agent_producer'];
+begin
+    for _given in
+        select given.name, given.kind, case a.grantee when 0 then 'public' else a.grantee::regrole::text end as role
+        , a.grantee = 0 or pg_get_userbyid(a.grantee) = any(_ours) as expected
+        from (
+            select oid::regprocedure::text as name, 'routine' as kind, proowner as owner
+            , coalesce(proacl, acldefault('f', proowner)) as acl
+            from pg_proc where pronamespace = 'agent'::regnamespace
+            and not exists (select from pg_depend as d where d.objid = pg_proc.oid and d.deptype = 'e')
+            union all
+            select c.oid::regclass::text, case c.relkind when 'S' then 'sequence' else 'table' end, c.relowner, acls.acl
+            from pg_class as c cross join lateral (
+                select c.relacl union all select attacl from pg_attribute where attrelid = c.oid and attacl is not null
+            ) as acls (acl)
+            where c.relnamespace = 'agent'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S')
+            union all
+            select 'agent', 'schema', nspowner, nspacl from pg_namespace where nspname = 'agent'
+        ) as given cross join lateral aclexplode(given.acl) as a
+        where a.grantee <> given.owner and pg_has_role(given.owner, 'usage')
+        group by 1, 2, 3, 4
+    loop
+        execute format('revoke all on %s %s from %s cascade', _given.kind, _given.name, _given.role);
+        if not _given.expected then
+            raise notice 'role % has no rights to % % any more: make it a member of agent_operator or agent_producer'
+            , _given.role, _given.kind, _given.name;
+        end if;
+    end loop;
+end
+$$;
 
 do $$
 declare
@@ -107,6 +140,7 @@ begin
     if exists (select from pg_roles where rolname = 'agent_operator') then
         grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage, agent.feedback, agent.measurement
         , agent.limit_state, agent.limit_note to agent_operator;
+        grant select on sequence agent.event_id_seq to agent_operator;
         -- For surelane verify: what the queue keeps of its events beside agent.job.
         grant select (id, event_ts, attempts, vt, claimed, kind, item_key, group_key, head, lane, max_attempts, claimed_by, heartbeat_at
             , retrying, cancelled_by, changes, waits_for, continuation_id) on agent.event to agent_operator;

@@ -211,7 +211,7 @@ ERRORS: list[tuple[str, str, dict[str, str], int, str]] = [
     *((name, DOWN, {}, 3, "cannot connect to the database: ") for name in ("apply", "status", "plan")),
     *(
         ("apply", dsn, {}, 2, "DATABASE_URL is not a PostgreSQL URI")
-        for dsn in ("secret", "mysql://host/secret", "http://[secret", "postgresql://u:secret#ss@h/db")
+        for dsn in ("secret", "mysql://host/secret", "http://[secret", "postgresql://u:secret@ss@h/db")
     ),
     ("apply", "postgresql://u@host:secret/db", {}, 2, "DATABASE_URL is not a PostgreSQL URI"),
     ("apply", "", {}, 2, "DATABASE_URL is not set"),
@@ -258,7 +258,7 @@ async def test_each_outcome_has_its_exit_code(empty_database: str, tmp_path: Pat
 
 async def test_a_read_only_database_is_said_to_be_one(empty_database: str, tmp_path: Path) -> None:
     separator = "&" if "?" in empty_database else "?"
-    standby = f"{empty_database}{separator}default_transaction_read_only=on"
+    standby = f"{empty_database}{separator}options=-c%20default_transaction_read_only=on"
     finished = await command(standby, "apply", "--scripts", write_scripts(tmp_path))
     assert finished.code == 1
     assert "the database is read-only" in finished.progress

@@ -78,6 +78,7 @@ async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_i
     unseen = [finding for finding in found if finding.level is Level.UNKNOWN]
     quick = [check.name for check in CHECKS if check.quick]
     assert [finding.check for finding in unseen] == [
+        "sequences",
         "first calls",
         "foreign locks",
         "workers",

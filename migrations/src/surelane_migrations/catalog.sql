@@ -4,7 +4,7 @@
 with schema as
 ( select oid, nspowner as owner, nspacl as acl from pg_catalog.pg_namespace where nspname = 'agent' )
 , relation as
-( select c.oid, c.relkind, c.relname, c.relowner, c.reloptions, c.relacl, c.relrowsecurity
+( select c.oid, c.relkind, c.relname, c.relowner, c.reloptions, c.relacl, c.relrowsecurity, c.relreplident
   from pg_catalog.pg_class c join schema s on c.relnamespace = s.oid
   where c.relkind in ('r', 'p', 'v', 'm', 'c')
   and not exists (select from pg_catalog.pg_depend d where d.objid = c.oid and d.deptype = 'e')
@@ -26,10 +26,12 @@ with schema as
   from routine, aclexplode(coalesce(proacl, acldefault('f', proowner))) a
 )
 , described (line) as
-( select format('%s %s%s%s%s'
+( select format('%s %s%s%s%s%s'
     , case relkind when 'v' then 'view' when 'm' then 'materialized view' when 'c' then 'type' else 'table' end, relname
     , ' with (' || nullif(array_to_string(array(select unnest(reloptions) order by 1), ', '), '') || ')'
     , case when relrowsecurity then ' with row security' end
+    , case relreplident when 'f' then ' with full identity' when 'i' then ' with an index as identity' when 'n' then
+      case when relkind in ('r', 'p') then ' without identity' end end
     , case when relkind in ('v', 'm') then ' as ' || md5(pg_catalog.pg_get_viewdef(oid)) end)
   from relation
   union all

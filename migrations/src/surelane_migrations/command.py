@@ -15,10 +15,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from surelane_migrations.database import Connection, connected
-from surelane_migrations.errors import DifferentError, MigrationError
+from surelane_migrations.database import Connection, connected, read_facts
+from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_database_url, load_lock_settings, parse_duration
+from surelane_migrations.needs import Answer, answered
 from surelane_migrations.runner import Migration
 from surelane_migrations.runner import plan as plan_migration
 from surelane_migrations.status import expected_schema, read_status, wait_for_schema
@@ -62,6 +63,31 @@ def status(
     """Show the schema's version and which scripts are applied, pending or changed."""
     found = _run(_with_connection(lambda connection: read_status(connection, discover(scripts))))
     print(json.dumps(asdict(found), default=str, indent=2) if as_json else found.as_text())
+
+
+@app.command()
+def check() -> None:
+    """Show what Surelane needs of a database, and what is missing: before it is installed, and after."""
+    answers = _run(_with_connection(_needs))
+    for each in answers:
+        print(f"{each.level:<8} {each.name}: {each.found}")
+        if each.advice:
+            print(f"         -> {each.advice}")
+    if wrong := [each.name for each in answers if each.level == "problem"]:
+        raise IncompatibleError(
+            f"the database lacks what Surelane needs: {', '.join(wrong)}. See above what to do."
+        )
+
+
+async def _needs(connection: Connection) -> list[Answer]:
+    facts = await read_facts(connection)
+    taken = f"another program's: it has {facts.strangers}" if facts.strangers else "free, or Surelane's"
+    level = "problem" if facts.strangers else "ok"
+    advice = (
+        "give Surelane a database of its own, or rename that program's schema" if facts.strangers else None
+    )
+    found = await answered(connection)
+    return [*found, Answer("schema agent", level, taken, advice)]
 
 
 @app.command()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from surelane_migrations import errors
+from surelane_migrations.connecting import DatabaseUriError, connect
 from surelane_migrations.files import ScriptStatus
 from surelane_migrations.version import Version
 
@@ -54,11 +55,26 @@ _PAUSE = 1.0
 # The extension's settings exist only if the server loaded it at its start. If its files are there but not
 # loaded, `create extension` ends the session.
 _FACTS = """
-select current_user::text as role, current_database()::text as database
+with relation as
+( select c.oid, c.relname, c.relkind from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  where nspname = 'agent'
+)
+, ours as
+( select from relation join pg_attribute on attrelid = relation.oid where relkind = 'r'
+  and (relname, attname) in (('version', 'min_compatible'), ('migration', 'checksum'))
+)
+, others (oid, name) as
+( select oid, relname::text from relation where relkind in ('r', 'p', 'v', 'm', 'f', 'c', 'S')
+  union all
+  select p.oid, proname::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace where nspname = 'agent'
+  and not exists (select from pg_depend d where d.objid = p.oid and d.deptype = 'e')
+)
+select current_user::text as role, current_database()::text as database, getdatabaseencoding()::text as encoding
 , (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agent') as owner
 , has_database_privilege(current_database(), 'create') as may_create
-, (select count(*) = 2 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-   where nspname = 'agent' and relkind = 'r' and relname in ('version', 'migration')) as bootstrapped
+, (select count(*) = 2 from ours) as bootstrapped
+, (select string_agg(name, ', ' order by name) from (
+     select o.name from others o where not exists (select from ours) order by 1 limit 3) as o) as strangers
 , exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
    where nspname = 'agent' and relname = 'event_hist') as has_history
 , (select extversion from pg_extension where extname = 'timescaledb') as timescaledb
@@ -86,14 +102,17 @@ class SchemaVersion:
 class Facts:
     """Our role, the schema's owner (``None`` if there is no schema yet), and TimescaleDB's version if it is installed.
 
-    ``next_timescaledb`` is the version that a migration may install.
+    ``strangers`` names objects in a schema agent that is another program's. ``next_timescaledb`` is the version that a
+    migration may install.
     """
 
     role: str
     database: str
+    encoding: str
     owner: str | None
     may_create: bool
     bootstrapped: bool
+    strangers: str | None
     has_history: bool
     timescaledb: str | None
     next_timescaledb: str | None
@@ -165,18 +184,18 @@ async def knock(dsn: str, answers_within: float) -> None:
 
 async def _connect(dsn: str, answers_within: float | None) -> Connection:
     try:
-        return await asyncpg.connect(
+        return await connect(
             dsn,
             timeout=min(CONNECT_TIMEOUT, answers_within or CONNECT_TIMEOUT),
             command_timeout=answers_within,
             statement_cache_size=0,  # every statement runs once, and a transaction pooler may be in between
-            server_settings={"application_name": APPLICATION_NAME},
+            settings={"application_name": APPLICATION_NAME},
         )
-    except (asyncpg.ClientConfigurationError, ValueError):
-        # Leave the reason out: it may quote a part of the password, the usual cause of a malformed URI.
+    except (asyncpg.ClientConfigurationError, ValueError) as error:
+        # The driver's reason may quote a part of the password.
+        known = isinstance(error, DatabaseUriError)
         raise errors.SettingsError(
-            "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
-            "special characters in the password as %XX"
+            str(error) if known else "DATABASE_URL cannot be used: see its TLS files"
         ) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         absent = isinstance(error, _ABSENT) and not isinstance(error, ssl.SSLError)

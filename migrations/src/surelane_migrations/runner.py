@@ -24,6 +24,7 @@ SEARCH_PATH = "agent, pg_temp"
 BASELINE = f"""\
 -- Scripts run the same under all settings of role and database, and find no object in public.
 set local search_path = {SEARCH_PATH};
+set local standard_conforming_strings = on;
 set local statement_timeout = 0;
 -- The runner is never idle for long. After a minute without it, the server releases the locks.
 set local idle_in_transaction_session_timeout = '1min';
@@ -31,6 +32,8 @@ set local client_min_messages = notice;
 set local check_function_bodies = on;
 -- Otherwise the session of a killed runner would finish a long script first. Not all platforms support this check.
 do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$;
+-- PostgreSQL 17 brought it.
+do $$ begin set local transaction_timeout = 0; exception when undefined_object then null; end $$;
 """
 
 # PL/pgSQL executes the script, because the server refuses `commit` and `rollback` there. In a script sent directly,
@@ -301,6 +304,17 @@ def require_possible(connection: database.Connection, facts: database.Facts) -> 
         raise errors.IncompatibleError(
             f"PostgreSQL {server.major}.{server.minor} is older than {OLDEST_SERVER}, the oldest supported version. "
             "Nothing was applied: upgrade the server."
+        )
+    if facts.encoding != "UTF8":
+        raise errors.IncompatibleError(
+            f"database {facts.database} has the encoding {facts.encoding}, which cannot hold all that people write; "
+            "only UTF8 can. Nothing was applied: create a database for Surelane with "
+            f"create database surelane owner \"{facts.role}\" encoding 'UTF8' template template0"
+        )
+    if facts.strangers is not None:
+        raise errors.DifferentError(
+            f"schema agent of database {facts.database} is another program's: it has {facts.strangers}. Nothing was "
+            "applied: give Surelane a database of its own, or rename that program's schema."
         )
     if facts.owner is None and not facts.may_create:
         raise errors.ForbiddenError(

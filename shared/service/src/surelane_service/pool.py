@@ -1,11 +1,11 @@
 """Connections to PostgreSQL: bounds on everything that can hang, and none to a primary that a failover replaced."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
 from surelane.errors import DatabaseUnavailable, SurelaneError
+from surelane_service import connecting
 
 LOCK_TIMEOUT = 5.0
 """Seconds that a statement for many events waits for another transaction's lock."""
@@ -22,11 +23,8 @@ GRACE = 0.5
 CHANNEL = "agent_event"
 CANCELS = "agent_cancel"
 """Notifications of running events that are to be cancelled: their ids."""
-HEAD_START = 0.1
-"""The part of the time to connect that a host of a URI has to itself before the next one is tried beside it."""
 PROOF = 1.5
 """Seconds that the server has to answer :meth:`Listener.prove`."""
-_URI = re.compile(r"((?:\w+://)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 _OLDER_SCHEMA = (
     asyncpg.UndefinedFunctionError,
     asyncpg.InvalidSchemaNameError,
@@ -72,28 +70,9 @@ async def refuse_former_primary(connection: Connection) -> None:
 
 
 async def connect(dsn: str, *, timeout: float, **options: Any) -> Connection:  # noqa: ANN401 - of asyncpg.connect
-    """Connect to the primary among a URI's hosts. A host that does not answer holds up the next one only shortly."""
-    before, hosts, after = _URI.findall(dsn)[0]
-    options["target_session_attrs"] = "primary"
-    tried: list[asyncio.Task[Connection]] = []
-
-    async def attempt(nth: int, host: str) -> Connection:
-        late = nth * HEAD_START * timeout
-        if nth:
-            await asyncio.wait(tried[nth - 1 : nth], timeout=late)
-        return await asyncpg.connect(before + host + after, timeout=timeout - late, **options)
-
-    tried += [asyncio.create_task(attempt(*each)) for each in enumerate(hosts.split(","))]
-    chosen: Connection | None = None
-    try:
-        for ended in asyncio.as_completed(tried):
-            with suppress(*DRIVER_ERRORS):
-                return (chosen := await ended)
-        return await tried[0]  # raises why
-    finally:
-        for each in tried:
-            if not each.cancel() and not each.exception() and each.result() is not chosen:
-                each.result().terminate()
+    """Connect to the primary among a URI's hosts, with the settings that our SQL relies on."""
+    given = options.pop("server_settings")
+    return await connecting.connect(dsn, timeout=timeout, settings=given, primary=True, **options)
 
 
 def bounds_of(statement_timeout: float, lock_timeout: float | None = None) -> dict[str, str]:
@@ -141,9 +120,9 @@ async def create_pool(
         server_settings |= bounds_of(statement_timeout.total_seconds(), lock_timeout)
         if worker:
             server_settings["surelane.worker"] = worker
-    pool: Pool = await asyncpg.create_pool(  # type: ignore[call-overload]  # its stubs ask for every option by name
+    pool: Pool = await asyncpg.create_pool(
         dsn,
-        connect=connect,
+        connect=partial(connect, pooled=not prepared),
         min_size=0,
         max_size=max_size,
         timeout=connect_timeout.total_seconds(),
@@ -294,7 +273,8 @@ class Listener:
             timeout=self._within,
             command_timeout=self._within + GRACE,
             statement_cache_size=100 if self.notifications else 0,
-            server_settings=settings if self.notifications else None,
+            server_settings=settings if self.notifications else {"application_name": self.service},
+            pooled=not self.notifications,
         )
         opened.add_termination_listener(self._lost)
         self._channels = set()

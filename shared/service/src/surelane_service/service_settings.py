@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
+from surelane_service.connecting import parse
 from surelane_service.logs import get_logger
 
 OURS = "SURELANE_"
@@ -37,6 +38,14 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 def split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
+
+def _readable(url: SecretStr) -> SecretStr:
+    parse(url.get_secret_value())
+    return url
+
+
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_readable)]
+"""Any libpq URI. One that cannot be used is refused, with the reason."""
 
 SLACK_API_URL = "https://slack.com/api/"
 SLACK_DOMAINS = ("slack.com", "slack-gov.com")
@@ -74,7 +83,7 @@ class ServiceSettings(BaseSettings):
         env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
     )
 
-    database_url: SecretStr = Field(validation_alias="DATABASE_URL")
+    database_url: DatabaseUrl = Field(validation_alias="DATABASE_URL")
     """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias="LOG_LEVEL")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import asyncpg
+from asyncpg.types import ServerVersion
 
 from surelane.calls import Connection
 from surelane_dev.testing.fleets.database import Database
@@ -150,6 +151,10 @@ class Wire(Connection):
             net.hosts.append(host)
 
     def __del__(self) -> None: ...
+
+    def get_server_version(self) -> ServerVersion:
+        """Return a version without settings that a new connection would have to lift."""
+        return ServerVersion(16, 0, 0, "final", 0)
 
     def is_closed(self) -> bool:
         return self._closed

@@ -28,7 +28,7 @@ from surelane_operator.cli.session import Database, ExitCode, Json, run
 from surelane_operator.cli.shards import run_each
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
-from surelane_operator.doctor.server import connected
+from surelane_operator.doctor.server import connected, needs
 from surelane_operator.moving import move
 from surelane_operator.rehearsing import KIND, rehearse
 from surelane_operator.shards import SETTING, known
@@ -41,12 +41,19 @@ _STYLES = {
 }
 
 
-def doctor(database: Database, as_json: Json = False) -> None:
+def doctor(
+    database: Database,
+    as_json: Json = False,
+    only_needs: Annotated[
+        bool, Option("--needs", help="Show all that Surelane needs of a database, and nothing else.")
+    ] = False,
+) -> None:
     """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
 
     Every service's role may run it. It reports what the role may not see as unknown.
     """
-    _report(run(database, lambda _, connection: examine(database, connection)), as_json=as_json)
+    looking = (lambda _, found: needs(found)) if only_needs else (lambda _, found: examine(database, found))
+    _report(run(database, looking), as_json=as_json)
 
 
 def _report(findings: Sequence[Finding], *, as_json: bool) -> None:

@@ -18,6 +18,9 @@ from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
 from surelane_operator.doctor.queue import backlog, retention, schedules, vacuum, versions, workers
 from surelane_operator.reads.events import Reads
 
+WATCHED = ("encoding", "writes", "triggers", "ownership", "row security", "publications", "sequences")
+"""What may change under a running installation, of all that Surelane needs of a database."""
+
 __all__ = ["AGAIN", "Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
@@ -43,7 +46,8 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     if schema[0].level is Level.PROBLEM:
         return schema + await _all_answered(outside)
     return schema + await _all_answered(
-        {"roles": partial(server.roles, connection), "first calls": partial(server.first_calls, connection)}
+        {"roles": partial(server.roles, connection), "needs": partial(server.needs, connection, WATCHED)}
+        | {"first calls": partial(server.first_calls, connection)}
         | {"timeline": partial(server.timeline, connection)}
         | outside
         | {"foreign locks": partial(server.foreign_locks, connection)}
@@ -61,7 +65,8 @@ async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
     schema = await _answered("schema", partial(server.schema, connection))
     if schema[0].level is Level.PROBLEM:
         return schema
-    checks: dict[str, Check] = {"timeline": partial(server.timeline, connection)}
+    checks: dict[str, Check] = {"row security": partial(server.needs, connection, ["row security"])}
+    checks |= {"timeline": partial(server.timeline, connection)}
     checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
     return schema + await _all_answered(checks)
 
@@ -79,7 +84,8 @@ async def _answered(name: str, check: Check) -> list[Finding]:
         return [Finding(name, Level.UNKNOWN, str(error), "run it again in a moment")]
     except Forbidden as error:
         found = f"this role may not see it: {error}"
-        return [Finding(name, Level.UNKNOWN, found, "connect as a member of agent_operator")]
+        advice = "connect as a member of agent_operator; if it is one, see what was found of row security"
+        return [Finding(name, Level.UNKNOWN, found, advice)]
     except DatabaseRefused as error:  # of the other checks each may still say something
         found = f"the database refuses this look: {told(error)}"
         return [Finding(name, Level.PROBLEM, found, "mend what it names; then run it again")]

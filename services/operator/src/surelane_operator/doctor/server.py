@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -12,6 +12,8 @@ from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_service.compatibility import unfit
+from surelane_service.connecting import connect
+from surelane_service.needs import answered
 
 CHANNEL = "surelane_doctor"
 PATIENCE = 3.0
@@ -55,9 +57,10 @@ and exists (select from aclexplode(coalesce(proacl, acldefault('f', proowner))) 
 async def connected(dsn: str) -> AsyncIterator[Connection]:
     """Open a connection for the length of the block. Each statement has 30 seconds."""
     with translating():
-        connection = await asyncpg.connect(
+        connection = await connect(
             dsn,
-            server_settings={"application_name": "surelane"},
+            # A move waits in a transaction for what runs.
+            settings={"application_name": "surelane", "idle_in_transaction_session_timeout": "0"},
             timeout=10,
             command_timeout=30,
             # A transaction pooler loses prepared statements, and a command sends each statement once.
@@ -189,6 +192,12 @@ async def schema(connection: Connection) -> Sequence[Finding]:
     return [ok("schema", f"version {row['version']} serves {__version__}; PostgreSQL {server}")]
 
 
+async def needs(connection: Connection, names: Collection[str] = ()) -> Sequence[Finding]:
+    """Check what Surelane needs of a database: all of it, or what is named."""
+    answers = await answered(connection, names)
+    return [Finding(each.name, Level(each.level), each.found, each.advice) for each in answers]
+
+
 async def roles(connection: Connection) -> Sequence[Finding]:
     """Check that the roles exist and have their rights, and that PUBLIC has none."""
     rows = await connection.fetch(_GRANTS, list(_CALLS), list(_CALLS.values()))
@@ -196,7 +205,8 @@ async def roles(connection: Connection) -> Sequence[Finding]:
     idle = [row["role"] for row in rows if row["there"] and not row["may"]]
     findings = []
     if missing:
-        advice = f"as an administrator: create role {missing[0]} nologin; then {GRANT}"
+        creating = "; ".join(f"create role {role} nologin" for role in missing)
+        advice = f"as an administrator: {creating}; then {GRANT}"
         found = f"these roles are missing: {', '.join(missing)}"
         findings.append(Finding("roles", Level.PROBLEM, found, advice))
     if idle:

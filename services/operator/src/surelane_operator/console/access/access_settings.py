@@ -18,7 +18,7 @@ from pydantic_settings import NoDecode
 from surelane_operator.console.access.oidc import is_safe
 from surelane_operator.console.access.sessions import Network
 from surelane_operator.console.screen import SLACK_MESSAGE
-from surelane_service.service_settings import SealingSettings, split
+from surelane_service.service_settings import DatabaseUrl, SealingSettings, split
 
 SHORTEST = 16
 """Characters of a token or a key, at least."""
@@ -54,7 +54,7 @@ class AccessSettings(SealingSettings):
     api_hosts: Names = Field(frozenset(), validation_alias="SURELANE_API_HOSTS")
     """Host names for the operator's API, beside addresses and the names of this machine or cluster."""
 
-    database_url: SecretStr = Field(
+    database_url: DatabaseUrl = Field(
         validation_alias=AliasChoices("SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL")
     )
     """Any libpq URI, for a member of ``agent_operator``: the first of the two that is set."""

@@ -1,0 +1,1 @@
+../../../shared/service/src/surelane_service/needs.py

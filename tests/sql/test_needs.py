@@ -1,0 +1,110 @@
+"""What a database lacks is found by name, before installing and after; the advice, carried out, cures it."""
+
+import re
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from surelane_service import needs
+from surelane_service.needs import NEEDS, answered
+from tests.databases import Server, as_role
+from tests.sql.migrations import command, connected
+from tests.system.test_cli import Command
+
+BROKEN = {
+    "writes": ("alter database {db} set default_transaction_read_only = on", "read-only by default", ""),
+    "triggers": (
+        "alter role surelane in database {db} set session_replication_role = replica",
+        "session_replication_role replica",
+        "",
+    ),
+    "isolation": (
+        "alter role surelane_ingest in database {db} set default_transaction_isolation = 'serializable'",
+        "serializable",
+        "cure",
+    ),
+    "ownership": (
+        "alter table agent.rule owner to postgres; alter function agent.clock owner to postgres",
+        "routine agent.clock(), table agent.rule",
+        "cure",
+    ),
+    "row security": (
+        "alter table agent.event enable row level security, force row level security",
+        "switched on: event",
+        "cure",
+    ),
+    "publications": (
+        "create publication everything for all tables; alter table agent.band replica identity default",
+        "of our tables: everything; tables without a replica identity: band",
+        "apply",
+    ),
+    "sequences": (
+        "insert into agent.event (id, event_ts, event, kind, head, lane) values (77, now(), '{{}}', 'k', true, 0)",
+        "the newest stored 77",
+        "cure",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_what_is_wrong_is_found_and_the_advice_cures(database: str, server: Server, name: str) -> None:
+    breaking, found, way = BROKEN[name]
+    db = database.partition("?")[0].rpartition("/")[2]
+    admin = await asyncpg.connect(server.admin, database=db)
+    try:
+        await admin.execute(breaking.format(db=db))
+        async with connected(database) as owner:
+            (answer,) = await answered(owner, [name])
+        assert (answer.level in ("problem", "warning"), found in answer.found) == (True, True), answer
+        assert answer.advice
+        if way == "cure":
+            cure = re.search(r"((alter|select|create) .*)", answer.advice)
+            assert cure
+            await admin.execute(cure[1])
+        elif way == "apply":
+            assert (await command(database, "apply", "--again")).code == 0
+        else:
+            await admin.execute(f"alter database {db} reset default_transaction_read_only")
+            await admin.execute(f"alter role surelane in database {db} reset session_replication_role")
+        async with connected(database) as owner:
+            (answer,) = await answered(owner, [name])
+        assert answer.level == "ok", answer
+    finally:
+        await admin.close()
+
+
+async def test_the_checks_of_the_queue_say_that_they_cannot_see_behind_row_security(
+    database: str,
+) -> None:
+    async with connected(database) as owner:
+        await owner.execute("alter table agent.event enable row level security")
+    shown = await Command(as_role(database, "surelane_operator"))("verify")
+    lines = shown.out.splitlines()
+    assert shown.code == 1
+    assert any(line.startswith("problem  row security: switched on: event") for line in lines)
+    assert any(line.startswith("unknown  group heads: this role may not see it") for line in lines), shown.out
+    assert not any(line.startswith("ok       group heads") for line in lines)
+
+
+async def test_each_need_is_told_before_installing_and_after(empty_database: str) -> None:
+    text = Path(needs.__file__).with_suffix(".sql").read_text()
+    names = re.findall(r"^-- (?:need|warning|schema): (.+)", text, re.MULTILINE)
+    assert [need[1] for need in NEEDS] == names
+    before = await command(empty_database, "check")
+    assert (before.code, before.progress) == (0, ""), before.output
+    assert [
+        line.split(maxsplit=1)[1].partition(":")[0] for line in before.output.splitlines() if line[0] != " "
+    ] == [
+        *(name for name in names if name != "sequences"),
+        "schema agent",
+    ]
+    async with connected(empty_database) as owner:
+        await owner.execute("create schema agent; create table agent.memory (id int)")
+    refused = await command(empty_database, "check")
+    assert (refused.code, "another program's: it has memory" in refused.output) == (4, True), refused.output
+    async with connected(empty_database) as owner:
+        await owner.execute("drop schema agent cascade")
+    assert (await command(empty_database, "apply")).code == 0
+    shown = await Command(as_role(empty_database, "surelane_operator"))("doctor", "--needs")
+    assert (shown.code, "ok       sequences: " in shown.out) == (0, True), shown
