@@ -1,6 +1,7 @@
 """Each role has its rights and no others, and no object in schema public is used."""
 
 import json
+import os
 import re
 from collections import defaultdict
 from contextlib import suppress
@@ -99,7 +100,12 @@ async def test_the_page_of_security_has_the_grants_and_every_function_of_program
     for name in set().union(*callers.values()):
         granted[", ".join(role for role in ROLES if name in callers[role])].add(name)
     shown = {roles: ", ".join(f"`{name}`" for name in sorted(names)) for roles, names in granted.items()}
-    assert sorted(grants) == sorted(f"{roles} | {names} |" for roles, names in shown.items())
+    rows = sorted(f"{roles} | {names} |" for roles, names in shown.items())
+    if os.environ.get("SURELANE_RECORD"):
+        before, after = ("".join(f"| {each}\n" for each in part) for part in (grants, rows))
+        (ROOT / "docs/security.md").write_text(page.replace(before, after))
+        return
+    assert sorted(grants) == rows, "if that is intended, run this test with SURELANE_RECORD=1"
     proved = {name for row in proofs for name in re.findall("`(\\w+)`", row.partition("|")[0])}
     assert proved == callers["ingest"] | callers["producer"]
 
@@ -150,7 +156,10 @@ AS_A_PERSON = [
     "select agent.enqueue('job', '{}', _item_key => 'Ev1', _on_duplicate => 'replace')",
     "select agent.enqueue('job', '{}', _item_key => 'Ev1', _on_duplicate => 'earliest')",
 ]
-REFUSED = (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError)
+REFUSED = (
+    *(asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueError),
+    asyncpg.UniqueViolationError,  # the key is one of another kind
+)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,7 @@ async def test_a_producer_never_acts_as_a_person(queue: Connection, connect: Con
     await insert(queue, envelope("Ev1"))
     await enqueue(queue, item_key="i")
     before = await queue.fetch("select e::text from agent.event as e order by e.id")
-    with pytest.raises(REFUSED, match="person"):
+    with pytest.raises(REFUSED, match=r"person|slack\.app_mention"):
         await (await connect("surelane_producer")).execute(statement)
     assert await queue.fetch("select e::text from agent.event as e order by e.id") == before
     assert await queue.fetch("select from agent.signal") == []
@@ -247,7 +256,7 @@ async def test_no_program_or_handler_takes_a_key_of_the_system(
             await (await connect(role)).execute(statement, given)
     await queue.execute(
         "select agent.set_cron('nightly', 'tick', '0 0 * * *', '2024-01-01', _overlap => 'skip');"
-        " select agent.fire_cron('nightly', '2024-01-01', '{2024-01-01}', 'infinity')"
+        " select agent.fire_cron('nightly', '2024-01-01', '{2024-01-01}', '2100-01-01')"
     )
     assert await queue.fetchval("select count(*) from agent.event where kind = 'tick'") == 1
 
