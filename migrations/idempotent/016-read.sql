@@ -232,6 +232,10 @@ as $$
             , p ->> 'user_id', p #>> '{user,id}', p #>> '{event,user}', p ->> 'channel_name', p #>> '{channel,name}', p ->> 'channel_id'
             , p #>> '{channel,id}', p #>> '{event,channel}', p #>> '{event,ts}', p #>> '{message,ts}', p #>> '{container,message_ts}'
             , p #>> '{event,item,ts}', p ->> 'trigger_id', p ->> 'event_id', j.item_key, j.group_key)) as text offset 0
+    ) as sent
+    -- Slack escapes three characters of what people type.
+    cross join lateral (
+        select replace(replace(replace(sent.text, '&lt;', '<'), '&gt;', '>'), '&amp;', '&') as text offset 0
     ) as seen
     where not exists (select from unnest(_words) as word where position(lower(word) in seen.text) = 0)
     limit least(greatest(_limit, 1), 1000)

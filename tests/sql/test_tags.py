@@ -1,5 +1,6 @@
 """Operators find events by tags, live and ended, and events without tags cost what they did."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -72,6 +73,17 @@ async def test_pages_narrowed_pages_counts_and_searches_take_tags(queue: Connect
     assert [job["id"] for job in searched] == [fences[3][0], fences[1][0]]
     either = Filter(tags={"order": ["0", "1"]})
     assert len(await operations.list_events(either)) == 5
+
+
+async def test_a_message_is_found_by_what_its_author_typed(queue: Connection) -> None:
+    sent = {"type": "event_callback", "event": {"type": "message", "text": "R&amp;D &lt;plan&gt; &amp;lt;"}}
+    identity = await queue.fetchval("select agent.enqueue('note', $1::text::jsonb)", json.dumps(sent))
+    found = {text: await Changes(queue).search(text, Filter()) for text in ("r&d <plan>", "&lt;", "amp")}
+    assert {text: [each["id"] for each in jobs] for text, jobs in found.items()} == {
+        "r&d <plan>": [identity],
+        "&lt;": [identity],
+        "amp": [],
+    }
 
 
 async def test_a_requeued_event_keeps_its_tags_and_a_replay_has_none(queue: Connection) -> None:

@@ -105,7 +105,11 @@ async def test_the_model_is_told_why_a_file_is_not_read(
     ("file", "answer", "shown"),
     [
         (PDF, (200, b"%PDF-1.4.", "application/octet-stream", 9), "The file a.pdf:"),
-        ({**PDF, "size": None}, (200, b"%PDF-1.4.", "application/pdf", 9), "The file a.pdf:"),
+        (
+            {**PDF, "size": None, "name": "R&amp;D"},
+            (200, b"%PDF-1.4.", "application/pdf", 9),
+            "The file R&D:",
+        ),
         (PDF, (200, PAGE, "text/html", len(PAGE)), SIGN_IN),
         (HTML, (200, PAGE, "text/html", len(PAGE)), SIGN_IN),
         (HTML, (200, b"<b>a>", "text/html", 5), "The file a.html:\n<b>a>"),

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from surelane.slack import inner_event
-from surelane.text import said_in
+from surelane.text import typed_in
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
 
         Of an edited message it is the new text, of a deleted one the old. A job's ``text`` is as its producer wrote it.
         """
-        return said_in(self.kind, self.payload)
+        return typed_in(self.kind, self.payload)
 
     @property
     def key(self) -> str:

@@ -78,7 +78,7 @@ def _unescaped(text: str) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-def said_in(kind: str, payload: Payload) -> str:
+def typed_in(kind: str, payload: Payload) -> str:
     """Return what the person typed who caused an event of Slack's. A job's ``text`` is as its producer wrote it."""
     inner = inner_event(payload)
     if not kind.removeprefix("surelane.failed:").startswith("slack."):

@@ -7,7 +7,7 @@ from typing import Any
 from surelane.calls import Row
 from surelane.encryption.places import RESULT, Place
 from surelane.slack import object_in, text_in
-from surelane.text import said_in
+from surelane.text import typed_in
 from surelane_operator.audit import some
 from surelane_operator.reads.events import Reads, parsed
 from surelane_service.conversations import WHAT
@@ -49,6 +49,6 @@ async def _shown(reads: Reads, row: Row) -> Shown:
     rating, where = parsed(row), Place(row["event"], RESULT)
     payload, result = rating.pop("payload"), await reads.sealing.shown(rating.pop("result"), where)
     reason = await reads.sealing.shown(json.loads(row["reason"] or "null"), Place(rating.pop("click"), WHAT))
-    question = said_in(rating["kind"], object_in(await reads.sealing.shown(payload))) or None
+    question = typed_in(rating["kind"], object_in(await reads.sealing.shown(payload))) or None
     given = {name: object_in(result).get(name) for name in ("answer", "usage")}
     return rating | given | {"reason": text_in(reason), "question": question}

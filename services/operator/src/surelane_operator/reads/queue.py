@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from surelane.calls import Calls, Row
 from surelane.encryption.places import step_place
 from surelane.jobs import Priority
+from surelane.text import typed
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Cursor, Ended, Filter, Status, keyset
 from surelane_operator.reads.timeline import ListedEvent, sentence
@@ -448,5 +449,5 @@ def _posted(posted: object) -> dict[str, Any]:
     given = posted if isinstance(posted, dict) else {}
     shown = {name: given.get(name) for name in ("choices", "by", "channel", "ts", "thread_ts")}
     said = given.get("text")
-    text = said[:LONGEST_TEXT] if isinstance(said, str) else None
+    text = typed(said)[:LONGEST_TEXT] if isinstance(said, str) else None
     return shown | {"text": text, "judged": bool(given.get("judged"))}

@@ -7,7 +7,7 @@ installation works. A team registers its own functions for these kinds.
 from typing import Any
 
 from surelane.events import Event
-from surelane.text import escaped
+from surelane.text import escaped, escaped_once
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.handling.registry import Handlers
@@ -24,7 +24,8 @@ async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard
     """Answer a mention or a direct message in its thread."""
     if ctx.settings.model is not None:
         return await agent.turn(event, ctx)
-    await ctx.slack.reply(event, plain_answer(event.slack.get("text"), event.slack.get("user")))
+    said = escaped_once(str(event.slack.get("text") or ""))  # without what alarms a channel
+    await ctx.slack.reply(event, plain_answer(said, event.slack.get("user")))
     return None
 
 

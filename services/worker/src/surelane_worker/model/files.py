@@ -15,6 +15,7 @@ from yarl import URL
 
 from surelane.events import Event
 from surelane.slack import object_in, text_in
+from surelane.text import typed
 from surelane_service.outbound import bounded
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.errors import UnavailableError
@@ -131,7 +132,7 @@ async def _informed(file: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 def _reference(file: dict[str, Any], settings: WorkerSettings, why: str = "") -> Reference:
-    name = str(file.get("name") or file.get("title") or "file")[:LONGEST_NAME]
+    name = typed(str(file.get("name") or file.get("title") or "file"))[:LONGEST_NAME]
     url = text_in(file.get("url_private_download")) or text_in(file.get("url_private")) or ""
     why, size = why or _unreadable(file, url, settings), file.get("size")
     known: Reference = {

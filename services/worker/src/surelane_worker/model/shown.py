@@ -5,6 +5,7 @@ import re
 
 from pydantic_ai.messages import ToolCallPart
 
+from surelane.text import escaped
 from surelane_worker.model.tools import UNSAFE
 
 LONGEST_NAME = 64
@@ -19,8 +20,7 @@ def shown_arguments(call: ToolCallPart) -> str:
     """Return a call's arguments for a question. What would hide or imitate something is shown as its code."""
     text = json.dumps(call.args_as_dict(), indent=1, ensure_ascii=False)
     visible = "".join(each if _is_seen(each) else f"\\u{ord(each):04x}" for each in text)
-    escaped = visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("`", "\u02cb")
+    return escaped(visible).replace("`", "\u02cb")
 
 
 def safe_name(name: str) -> str:
