@@ -72,9 +72,9 @@ begin
 end
 $$;
 
--- Stores that a step, a sleep or a wait of a running handler was cut off there: a timeout around it
--- passed, or its task was cancelled. This replaces what was stored at the same moment, and frees the
--- signal that the wait took. Answers as store_step.
+-- Stores that a step, a sleep or a wait of a running handler was cut off: a timeout around it
+-- passed, or its task was cancelled. This replaces what was stored at the same moment, and frees
+-- the signal that the wait took. Answers as store_step.
 create or replace function agent.cut_step
 ( _id int8, _claim int4, _name text, _nth int4, _sort text, _arguments text, _took interval, _in_order boolean) returns text
 language plpgsql volatile security definer
@@ -424,8 +424,8 @@ as $$
     cross join lateral (select id from agent.event where id = given.id and agent.claim_stands(claimed_by, claimed, given.claim) and cancelled_by is not null) as e
 $$;
 
--- Renews the lease of a claim that was asked to be cancelled and that has not lapsed: a thread of its
--- handler still runs, and nothing is undone before it ends. Answers as store_step.
+-- Renews the lease of a claim that was asked to be cancelled and that has not lapsed: a thread of
+-- its handler still runs, and nothing is undone before it ends. Answers as store_step.
 create or replace function agent.outlast(_id int8, _claim int4, _lease interval) returns text
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -587,9 +587,9 @@ $$;
 
 -- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
 -- was to end. It has three attempts for them at least; its group waits. Where its claim lapsed, an
--- error says that its handler may still run. About to end again, it ends as they say; an error names
--- undos that failed. Before that, an undo in which all attempts died or hung has failed, and the
--- event is handed out again for the others. The caller holds the event.
+-- error says that its handler may still run. About to end again, it ends as they say; an error
+-- names undos that failed. Before that, an undo in which all attempts died or hung has failed, and
+-- the event is handed out again for the others. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off

@@ -203,7 +203,9 @@ as $$ select agent.start_workflow(_children, _continuation, null) $$;
 
 -- Ends an event that the caller holds as completed, and stores its successor: with its keys, group,
 -- kind, priority and trace, another payload and no steps. The successor takes the event's place in
--- its group and in a workflow. Each of the two knows the other.
+-- its group and in a workflow, and the signals that no wait has taken, in their order. Answers to
+-- questions and ends of children stay. Each of the two knows the other, and the successor for which
+-- events its signals were encrypted.
 create or replace function agent.continue_anew(_id int8, _payload jsonb) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -212,8 +214,14 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _new agent.event;
+    _sent int8[] := array(
+        select s.id from agent.signal as s where s.event_id = _id and s.taken_by is null and s.name !~ ':[0-9]+$');
+    _sealed_for int8[];
 begin
     select * into strict _new from agent.event where id = _id;
+    _sealed_for := array(
+        select jsonb_path_query(_new.changes, '$[*] ? (@.action == "continuation of").signals_of[*]')::int8 where _sent <> '{}'
+        union select _id from agent.signal as s where s.id = any(_sent) and s.sent_at >= _new.enqueued_at);
     _new.id := nextval('agent.event_id_seq');
     _new.kind := agent.base_kind(_new.kind, _new.notes);
     update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
@@ -231,8 +239,10 @@ begin
     _new.waits_for := null;
     _new.fails_with_children := false;
     _new.changes := case when _new.changes #> '{0,limit_key}' is null then '[]' else jsonb_build_array(_new.changes -> 0) end
-        || agent.child_of(_new.changes) || jsonb_build_array(jsonb_build_object('action', 'continuation of', 'at', _now, 'id', _id));
+        || agent.child_of(_new.changes) || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+            'action', 'continuation of', 'at', _now, 'id', _id, 'signals_of', case when _sealed_for <> '{}' then to_jsonb(_sealed_for) end)));
     perform agent.add_event(_new, true, false);
+    update agent.signal set event_id = _new.id where id = any(_sent);
     -- The end has made the next member the head. Held ones stay until their worker gives them back.
     perform agent.reelect(array[group_key]) from agent.event as n
     where id = _new.id and not head and exists (select from agent.event as h where h.group_key = n.group_key and h.head and h.claimed_by is null);

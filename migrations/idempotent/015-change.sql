@@ -455,7 +455,8 @@ end
 $$;
 
 -- The events that an event runs again, the last one first: its steps and signals may be theirs. Of
--- those whose history was dropped, the first one is known.
+-- those whose history was dropped, the first one is known. Includes those that it continues and
+-- whose signals it has.
 create or replace function agent.rerun_chain(_id int8) returns int8[]
 language sql stable security definer
 set enable_seqscan = off
@@ -463,8 +464,9 @@ return array(
     with recursive run (id) as (
         select _id
         union
-        select unnest(array[(change ->> 'id')::int8, (change ->> 'first')::int8]) from run
-        cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' = 'replay of'
+        select unnest(case change ->> 'action' when 'replay of' then array[(change ->> 'id')::int8, (change ->> 'first')::int8]
+            else array(select jsonb_array_elements(change -> 'signals_of')::int8) end) from run
+        cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' in ('replay of', 'continuation of')
     )
     select run.id from run where run.id <> _id);
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
 from surelane_worker import Context, Event, Handlers, StepError
 
@@ -452,3 +453,37 @@ async def test_a_wait_ends_beside_what_goes_on_without_end() -> None:
         await shop.fleet.signal(event, "go", "went")
         assert await event.result("25s") == [["went", None, "grown", "passed"], 1]
         assert len((await event.row())["claimed"]) == 1
+
+
+# --- Signals of a handler that continues as a new event
+
+
+@pytest.mark.parametrize(("encrypted", "drains"), [(False, False), (True, True)])
+@virtual
+async def test_signals_that_were_accepted_go_on_with_a_handler_that_continues(
+    encrypted: bool, drains: bool
+) -> None:
+    got, sent = list[int](), list[int]()
+
+    async def program(_: Shop, event: Event, ctx: Context) -> Any:
+        got.append(await ctx.wait_for("item"))
+        left = event.payload["left"] - 1
+        if event.payload["drains"]:
+            while (item := await ctx.wait_for("item", timeout=0)) is not None:
+                got.append(item)
+        return ctx.continue_as_new({**event.payload, "left": left}) if left else "done"
+
+    _, handlers = running(program)
+
+    @handlers.on("send")
+    async def send(_: Event, ctx: Context) -> None:
+        for number in range(40):
+            if await ctx.queue.signal("loop", "item", number) == "sent":
+                sent.append(number)
+            await asyncio.sleep(0.03 if number % 7 else 0)
+
+    keys = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
+    async with fleet(handlers, settings=keys) as f:
+        await f.enqueue("program", {"left": 20, "drains": drains}, item_key="loop")
+        await (await f.enqueue("send")).result()
+        await f.until(lambda: got == (sent if drains else sent[:20]))

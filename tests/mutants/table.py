@@ -386,6 +386,30 @@ TABLE = r"""
 # hidden-commits: an event that was committed late is found
 @ worker/claiming/claimer.py > unit/test_claiming.py
 ~ = first if stands is None else min(first, stands) ==> = first if stands is None else max(first, stands)
+# cut-runs-again: a step that was cut off does not run again
+@ worker/handling/steps.py > fleet/test_ends.py
+~ self._ends.append(End(key, sort, hashed, began, cut=True)) ==> pass
+# undo-beside-thread: undos begin once the threads of a cancelled handler have ended
+@ worker/handling/threads.py > fleet/test_ends.py
+~ while (left := running()) and stopped() in (None, CANCELLED, DRAINED): ==> while (left := running()) and stopped() in (None, DRAINED):
+# beside-itself: the next attempt begins once the steps of the last one have ended
+@ worker/handling/attempt.py > fleet/test_ends.py
+~ if await outlast(self.steps.running, lambda: self.work.stopped): ==> if False:
+# told-not-final: a failure that was caught is final before a person sees what follows
+@ worker/handling/attempt.py > fleet/test_ends.py
+~ if self.waited and not inside_step(): ==> if not self.waited:
+# cut-off-beside-a-wait: a handler is suspended only if nothing but its waits can wake it
+@ worker/handling/flow.py > fleet/test_ends.py
+~ elif not stops and self._goes_on(): ==> elif False:
+# signals-left-behind: signals that no wait has taken go with a successor
+@ sql/011-workflow.sql > fleet/test_ends.py
+~ update agent.signal set event_id = _new.id where id = any(_sent); ==> perform 1;
+# undo-stops-others: an undo that fails keeps no other from running
+@ worker/handling/undo.py > fleet/test_ends.py
+~ failed = failed or error ==> raise
+# undo-deaths: deaths in an undo keep no other from running
+@ sql/010-durable.sql > fleet/test_ends.py
+~ if _others then ==> if false then
 # undos-forwards: undos run in reverse order
 @ worker/handling/undo.py > fleet/test_undos.py
 ~ for key, call in reversed(steps.undos): ==> for key, call in steps.undos:

@@ -412,6 +412,8 @@ class Model:
         parent, event.parent = event.parent, None
         self.archive([event], "completed", None)
         anew = self.again(event, successor, event.item_key)
+        anew.signals = [each for each in event.signals if each.taken_by is None and not is_child(each.name)]
+        event.signals = [each for each in event.signals if each not in anew.signals]
         if event.group is not None:
             first = min((other.event_ts for other in self.members(event.group)), default=self.now)
             anew.event_ts = min(self.now, first - 1e-6)

@@ -78,7 +78,7 @@ class Threads:
 async def outlast(
     running: Callable[[], Collection[asyncio.Future[Any]]], stopped: Callable[[], str | None]
 ) -> bool:
-    """Wait until nothing runs, whatever cancels this, or the claim is lost. Return whether something did.
+    """Wait until nothing runs, or the claim is lost. Return whether somebody cancelled this meanwhile.
 
     Past a drain's end the process ends: a cancel after the drain's own says so.
     """
