@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from time import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from slack_sdk.web.async_client import AsyncWebClient
+from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine
@@ -286,3 +288,16 @@ async def test_answer_in_a_thread_may_replace_the_clicked_message_or_stand_elsew
     assert (decided.text, public.thread_ts) == ("decided", None)
     await slack.reply(event, delete_original=True)
     assert attempts.said == [public]
+
+
+@pytest.mark.parametrize("kind", ["refused", "answer_lost", "garbled"])
+async def test_refused_decoration_fails_nothing(attempts: Attempts, kind: str) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.fail(kind, error="missing_scope", count=None)
+    with capture_logs() as logs:
+        await slack.set_status(event, "thinks")
+        await slack.set_title(event, "Deploys")
+        await slack.set_suggested_prompts(event, {"Deploy": "Deploy api, please"})
+        await slack.react(event, "eyes")
+        await slack.react(replace(event, body="{}"), "eyes")
+    assert [each["log_level"] for each in logs] == ["warning"] * 5
