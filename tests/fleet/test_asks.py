@@ -14,6 +14,7 @@ from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.builtin import questions
+from surelane_worker.worker_settings import WorkerSettings
 
 handlers = Handlers()
 OVER = "This question is over."
@@ -301,3 +302,34 @@ async def test_event_that_runs_again_asks_again_or_goes_on_with_the_answer_that_
         f.start()
         assert await event.result() == ["Approve", "U1"]
         assert f.replies(event).count("Deploy?") == 1
+
+
+@virtual
+async def test_question_that_slack_would_refuse_fails_its_event_at_once_and_says_which_part() -> None:
+    team = Handlers()
+    wrong: dict[str, dict[str, Any]] = {
+        "a choice is a text of 1 to 75": {"choices": ["yes", "x" * 76]},
+        "characters, not ''": {"choices": ["yes", ""]},
+        "characters, not 7": {"choices": [7]},
+        "1 to 100 choices": {"choices": [str(number) for number in range(101)]},
+        "a list of": {"choices": "yes"},
+        "choices of a question differ": {"choices": ["yes", "yes"]},
+        "name of a question": {"name": "x" * 101},
+        "1 to 40,000 characters": {"text": "x" * 40_001},
+        "blocks of its own": {"blocks": []},
+        "timeout": {"timeout": "soon"},
+    }
+
+    @team.on("slack.app_mention")
+    async def asks_wrongly(event: Event, ctx: Context) -> None:
+        given = wrong[event.slack["text"]]
+        await ctx.ask(event, given.pop("text", "Deploy?"), **given)
+
+    async with fleet(team) as f:
+        for part in wrong:
+            event = await f.mention(part)
+            row = await f.until(event.ended)
+            assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "ask_refused", 1), part
+            assert part in row["errors"][0]["message"]
+        said = {each["text"] for each in f.slack.messages}
+        assert said == {WorkerSettings.model_fields["failure_reply"].default}

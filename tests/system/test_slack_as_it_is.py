@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from time import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from slack_sdk.web.async_client import AsyncWebClient
+from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine
@@ -286,3 +288,54 @@ async def test_answer_in_a_thread_may_replace_the_clicked_message_or_stand_elsew
     assert (decided.text, public.thread_ts) == ("decided", None)
     await slack.reply(event, delete_original=True)
     assert attempts.said == [public]
+
+
+@pytest.mark.parametrize("kind", ["refused", "answer_lost", "garbled"])
+async def test_refused_decoration_fails_nothing(attempts: Attempts, kind: str) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.fail(kind, error="missing_scope", count=None)
+    with capture_logs() as logs:
+        await slack.set_status(event, "thinks")
+        await slack.set_title(event, "Deploys")
+        await slack.set_suggested_prompts(event, {"Deploy": "Deploy api, please"})
+        await slack.react(event, "eyes")
+        await slack.react(replace(event, body="{}"), "eyes")
+    assert [each["log_level"] for each in logs] == ["warning"] * 5
+
+
+LOOK: list[Any] = [
+    {"type": "task_update", "id": str(number), "title": "Look", "status": "complete", "output": "x" * 90}
+    for number in range(60)
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "chunks", "messages"),
+    [
+        ("日本語の文。" * 2_000, [], 4),
+        ("🙂" * 5_000, [], 2),
+        ("word " * 1_990, LOOK[:3], 2),
+        ("one", LOOK, 2),
+    ],
+)
+async def test_stream_goes_on_in_another_message_before_slack_finds_it_too_long(
+    attempts: Attempts, text: str, chunks: list[Any], messages: int
+) -> None:
+    event, slack = await attempts.mention()
+    with capture_logs() as logs:
+        async with slack.stream(event, interval=0) as stream:
+            await stream.append(chunks=chunks[:30])
+            await stream.append(chunks=chunks[30:])
+            await stream.append(text)
+    assert "".join(attempts.thread) == text
+    assert sum(len(message.tasks) for message in attempts.said) == len(chunks)
+    assert (logs, len(attempts.said)) == ([], messages)
+
+
+async def test_stream_for_somebody_who_is_no_person_is_posted_plainly(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    bot = attempts.slack.simulator.workspace.bot.id
+    async with slack.stream(event, recipient_user_id=bot) as stream:
+        await stream.append("one")
+    assert attempts.thread == ["one"]
+    assert attempts.calls("chat.startStream", "chat.postMessage") == ["chat.startStream", "chat.postMessage"]

@@ -41,6 +41,7 @@ SCOPES_OF_CALLS = {
     "stream": {"chat:write"},
     "react": {"reactions:write"},
     "set_status": {"assistant:write"},
+    "whisper": {"chat:write"},
     "set_title": {"assistant:write"},
     "set_suggested_prompts": {"assistant:write"},
     "upload": {"files:write"},

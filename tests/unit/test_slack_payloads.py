@@ -20,7 +20,7 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.modals import late_view
-from surelane_worker.slack.replies import _response_url
+from surelane_worker.slack.places import response_url_of
 
 
 def inner(**fields: Any) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def test_place(payload: dict[str, Any], place: Place) -> None:
     "named",
     [{"response_url": "https://r"}, {"response_urls": [{"block_id": "b", "response_url": "https://r"}]}],
 )
-def test_only_an_event_of_slacks_has_a_response_url(named: dict[str, Any]) -> None:
+def test_only_an_event_of_slacks_has_aresponse_url_of(named: dict[str, Any]) -> None:
     now, body = datetime(2025, 1, 1, tzinfo=UTC), json.dumps({"channel": "C1", **named})
-    assert _response_url(Event(1, "slack.view_submission", now, 1, 1, now, body)) == "https://r"
-    assert _response_url(Event(1, "agent-turn", now, 1, 1, now, body)) is None
+    assert response_url_of(Event(1, "slack.view_submission", now, 1, 1, now, body)) == "https://r"
+    assert response_url_of(Event(1, "agent-turn", now, 1, 1, now, body)) is None
 
 
 OPTION = {"text": {"type": "plain_text", "text": "One"}, "value": "1"}

@@ -16,6 +16,9 @@ from surelane_dev.simulator.workspace.data_blocks import BadBlocksError, check_t
 from surelane_dev.simulator.workspace.model import JSON, Message
 from surelane_dev.simulator.workspace.shapes import message_json
 
+MAX_BYTES = 10_800
+"""Of text and tasks in a whole message, as apps have measured: in UTF-8, what a task found counted twice."""
+MOST_TASKS = 50
 CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
 
 
@@ -29,9 +32,14 @@ def start(call: Call, slack: Slack) -> JSON:
         for name in ("recipient_team_id", "recipient_user_id"):
             if not call.text(name):
                 raise ApiError(f"missing_{name}")
+    if recipient := call.text("recipient_user_id"):
+        known = slack.workspace.member(recipient)
+        if known is None or known[1].is_bot:
+            raise ApiError("user_not_found")
     if call.text("task_display_mode") not in ("", "timeline", "plan"):
         raise ApiError("invalid_arguments")
     chunks = _chunks(call)
+    _check_size("", [], chunks)
     message = slack.workspace.post(
         channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
     )
@@ -45,6 +53,7 @@ def append(call: Call, slack: Slack) -> JSON:
     chunks = _chunks(call, message.text, message.blocks)
     if not chunks:
         raise ApiError("no_text")
+    _check_size(message.text, message.tasks, chunks)
     _append(slack, message, chunks)
     return {"channel": message.channel, "ts": message.ts}
 
@@ -54,6 +63,7 @@ def stop(call: Call, slack: Slack) -> JSON:
     message = _running(call, slack)
     below = blocks_of(call)
     chunks, metadata = _chunks(call, message.text, [*message.blocks, *below]), metadata_of(call)
+    _check_size(message.text, message.tasks, chunks)
     message.metadata = metadata or message.metadata
     _append(slack, message, chunks)
     if message.blocks:
@@ -105,6 +115,17 @@ def _chunks(call: Call, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON
     if sum(map(len, texts)) > MAX_MARKDOWN:
         raise ApiError("msg_too_long")
     return chunks
+
+
+def _check_size(said: str, shown: Sequence[JSON], chunks: list[JSON]) -> None:
+    tasks = {
+        task["id"]: task for task in (*shown, *(each for each in chunks if each["type"] == "task_update"))
+    }
+    text = said + "".join(str(each["text"]) for each in chunks if each["type"] == "markdown_text")
+    parts = [text, *(str(task.get("title", "")) for task in tasks.values())]
+    parts += [str(task.get(name) or "") * 2 for task in tasks.values() for name in ("details", "output")]
+    if len(tasks) > MOST_TASKS or (text and len("".join(parts).encode(errors="replace")) > MAX_BYTES):
+        raise ApiError("msg_too_long")
 
 
 def _check_task(chunk: JSON) -> None:

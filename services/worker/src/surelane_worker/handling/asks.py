@@ -22,7 +22,7 @@ from surelane.text import escaped
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.shapes import Call, StepMismatchError
 from surelane_worker.handling.steps import Steps
-from surelane_worker.slack.chunks import LONGEST_SECTION, beginning, sections, update_of
+from surelane_worker.slack.chunks import LONGEST_SECTION, MOST_SECTIONS, beginning, sections, update_of
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import owner_fields
@@ -36,11 +36,17 @@ FEW = 5
 MOST_CHOICES = 100
 LONGEST_CHOICE = 75
 LONGEST_QUESTION = 100
+LONGEST_ASKED = LONGEST_SECTION * MOST_SECTIONS - 2_000
+"""Characters of a question: Slack takes 40,000 in a message."""
 ENDED = "This has ended."
 """What a question or a Stop button says once its event has ended."""
 
 People = str | Sequence[str] | Callable[[str], Any] | None
 """The users who may answer: an id, several ids, or a function that takes an id; ``None``: everybody."""
+
+
+class AskError(StepMismatchError):
+    """Slack would refuse a question as it is asked. The event fails at once: each attempt would ask the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class Asks:
         arguments: dict[str, Any],
     ) -> Answer | None:
         """See :meth:`Context.ask`."""
-        _check(choices, name)
+        _check(text, choices, name, timeout, arguments)
         block, asked = self._block(name), _asked(text, choices, by)
         question = block.question
         posted = await self._post(event, text, block, _elements(choices), asked, arguments)
@@ -152,7 +158,7 @@ class Asks:
     async def stoppable(self, event: Event, text: str, by: People) -> AsyncIterator[None]:
         """See :meth:`Context.stoppable`."""
         if callable(by):
-            raise StepMismatchError(
+            raise AskError(
                 "by: name the users who may stop a handler; a function cannot run while the handler does"
             )
         block = self._block("stop button")
@@ -237,17 +243,33 @@ def _asked(text: str, choices: Sequence[str] | None, by: People) -> dict[str, An
     }
 
 
-def _check(choices: Sequence[str] | None, name: str) -> None:
-    if len(name) > LONGEST_QUESTION or ":" in name:
-        raise StepMismatchError(
-            f"the name of a question has at most {LONGEST_QUESTION} characters and no colon"
-        )
-    if choices is None:
-        return
-    if isinstance(choices, str) or not 0 < len(choices) <= MOST_CHOICES or len(set(choices)) < len(choices):
-        raise StepMismatchError(f"a question has 1 to {MOST_CHOICES} different choices")
-    if not all(0 < len(each) <= LONGEST_CHOICE for each in choices):
-        raise StepMismatchError(f"a choice is a text of 1 to {LONGEST_CHOICE} characters")
+def _check(
+    text: object, choices: object, name: object, timeout: Pause | None, arguments: Mapping[str, Any]
+) -> None:
+    if not isinstance(name, str) or len(name) > LONGEST_QUESTION or ":" in name:
+        raise AskError(f"the name of a question has at most {LONGEST_QUESTION} characters and no colon")
+    if not isinstance(text, str) or not 0 < len(text.strip()) <= len(text) <= LONGEST_ASKED:
+        raise AskError(f"{name}: a question is a text of 1 to {LONGEST_ASKED:,} characters")
+    if "blocks" in arguments:
+        raise AskError(f"{name}: a question has blocks of its own; say all in its text")
+    if timeout is not None:
+        try:
+            duration(timeout)
+        except (TypeError, ValueError) as error:
+            raise AskError(f"{name}: timeout: {error}") from None
+    if choices is not None:
+        _check_choices(choices, name)
+
+
+def _check_choices(choices: object, name: str) -> None:
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not 0 < len(choices) <= MOST_CHOICES:
+        raise AskError(f"{name}: a question has a list of 1 to {MOST_CHOICES} choices")
+    for each in choices:
+        if not isinstance(each, str) or not 0 < len(each.strip()) <= len(each) <= LONGEST_CHOICE:
+            told = f"{each!r:.{LONGEST_CHOICE}}"
+            raise AskError(f"{name}: a choice is a text of 1 to {LONGEST_CHOICE} characters, not {told}")
+    if len(set(choices)) < len(choices):
+        raise AskError(f"{name}: the choices of a question differ")
 
 
 def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:

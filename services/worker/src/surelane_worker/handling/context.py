@@ -254,6 +254,7 @@ class Context:
 
         Raises:
             StepError: the event names no channel, or Slack refused the message.
+            AskError: Slack would refuse the question, such as a choice of more than 75 characters. The event fails.
         """
         return await self._attempt.asks.ask(
             event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments

@@ -53,8 +53,7 @@ class Voice:
     async def think(self) -> None:
         """Show that work is in progress, where Slack has a place for it."""
         if self._streams:
-            with suppress(SlackApiError, SlackBusyError):
-                await self._ctx.slack.set_status(self._event, "is thinking…")
+            await self._ctx.slack.set_status(self._event, "is thinking…")
 
     @asynccontextmanager
     async def speech(self, *, held: bool = False) -> AsyncIterator["Speech"]:

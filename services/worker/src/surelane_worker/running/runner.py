@@ -21,6 +21,7 @@ from surelane.json_text import mended
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, within
+from surelane_worker.handling.asks import AskError
 from surelane_worker.handling.attempt import Attempt, Services
 from surelane_worker.handling.bounds import Debounce
 from surelane_worker.handling.context import Context
@@ -61,8 +62,9 @@ from surelane_worker.handling.versions import FIRST, noted
 from surelane_worker.leasing import Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
+from surelane_worker.running.unanswered import uncancel, was_cancelled
 from surelane_worker.settling import Settler
-from surelane_worker.slack.client import ThreadGoneError, final_reason
+from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.tokens import NotInstalledError
 
@@ -74,15 +76,13 @@ An install wakes a thousand events. The look finds further ones, and an event th
 ANEW_OFTEN = 60
 """Successors of one event in :data:`ANEW_WITHIN` seconds, in one worker, after which the log warns."""
 ANEW_WITHIN = 60.0
-CANCEL_PAUSES = (0.05, 0.2, 1.0, 3.0)
-"""Seconds between two tries to cancel an event that another transaction has locked."""
-THREAD_GONE = "the message that it answers was deleted"
 log = get_logger("surelane_worker.running.runner")
 
 
 FINAL: dict[type[Exception], str] = {
     ResultError: "result_refused",  # the handler did its work, and would return the same again
     InvalidPayloadError: "invalid_payload",
+    AskError: "ask_refused",
     KeyDestroyedError: "key_destroyed",
     DamagedError: "damaged",
 }
@@ -158,7 +158,7 @@ class Runner:
         except asyncio.CancelledError:
             if work.stopped is None:
                 raise
-            _uncancel()
+            uncancel()
         self.release(work)
         if work.brings_more:
             self._settler.hurry()
@@ -244,8 +244,7 @@ class Runner:
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
-            gone = None if work.stopped or attempt.undoing else _thread_gone(error)
-            if gone is not None and await self._cancelled(attempt, work, gone.identity):
+            if await was_cancelled(error, attempt, work):
                 return Release()
             return _ended_by(error, work, within, limit)
         finally:
@@ -310,24 +309,6 @@ class Runner:
         waited = self._settings.install_wait.total_seconds() - left
         pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
         return Snooze(min(pause, INSTALL_PAUSE, left))
-
-    async def _cancelled(self, attempt: Attempt, work: Work, identity: int) -> bool:
-        """Cancel an event whose thread is gone, because no one waits for its answer. Return whether it is."""
-        cancel = self._services.engine.cancel
-        fence = attempt.fence(attempt.events[0])
-        try:
-            for pause in CANCEL_PAUSES:
-                answer = await fence.patiently(cancel, identity, by="surelane", reason=THREAD_GONE)
-                if answer != "busy":
-                    attempt.log.info("the event's thread is gone; the event is cancelled", answer=answer)
-                    return answer is not None
-                await asyncio.sleep(pause)
-        except asyncio.CancelledError:
-            if work.stopped is None:
-                raise
-            _uncancel()
-            return True
-        return False
 
     def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, attempt: Attempt) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""
@@ -474,25 +455,10 @@ def _ended_by(
     error: BaseException, work: Work, within: float | None, limit: asyncio.Timeout | None
 ) -> Fail | Release:
     if isinstance(error, asyncio.CancelledError) and work.stopped is not None:  # else the handler did it
-        _uncancel()
+        uncancel()
         return Release()
     if isinstance(error, TimeoutError) and limit is not None and limit.expired():
         late = HandlerTimeoutError(f"the handler took longer than {within:g} s")
         # What cancelled the handler has passed through it: its traceback names the line that was awaited.
         return Fail(late.with_traceback((error.__cause__ or error).__traceback__))
     return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
-
-
-def _thread_gone(error: BaseException) -> ThreadGoneError | None:
-    """Return the error, or the one that caused it, if it says that an event's thread is gone."""
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(_thread_gone, error.exceptions)), None)
-    found = error if isinstance(error, ThreadGoneError) else error.__cause__
-    return found if isinstance(found, ThreadGoneError) else None
-
-
-def _uncancel() -> None:
-    """Revoke the cancellation that stopped a handler: its task must still release the other claims."""
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()

@@ -7,10 +7,13 @@ from typing import Any
 from surelane.text import escaped_once
 
 LONGEST = 10_000
-"""Most characters of text and tables in one message; the rest goes on in the next one.
+"""Most bytes of text, tables and tasks in one message, in UTF-8; the rest goes on in the next one.
 
-Slack takes 12,000 per call, and about as many in a whole message, counted after its own formatting. Tables have 10,000.
+Slack takes 12,000 characters per call. Apps have measured that it takes about 10,600 bytes in a whole message, in which
+what a task found counts twice. Tables have 10,000 characters.
 """
+MOST_TASKS = 50
+"""Slack's bound for one message."""
 LONGEST_UPDATE = 4_000
 """Most characters of ``text`` that ``chat.update`` takes. Beside blocks, people see it in notifications only."""
 LONGEST_SECTION = 3000
@@ -29,16 +32,22 @@ def cut(said: Sequence[Chunk], chunks: Sequence[Chunk]) -> tuple[list[Chunk], li
     """Return the chunks for which a message that ``said`` something has room, and the rest. It takes one table."""
     now: list[Chunk] = []
     before, full = "".join(map(_text, said)), any(_text(each) for each in said if "blocks" in each)
+    room, tasks = LONGEST - sum(map(_size, said)), {each.get("id") for each in said} - {None}
     for position, chunk in enumerate(chunks):
-        text, room = _text(chunk), LONGEST - len(before)
-        if text and "blocks" in chunk:
-            if (said or now) and (full or len(text) > room):
-                return joined(now), list(chunks[position:])
-            full = True
-        elif len(text) > room:
-            part, rest = _cut_text(before, text, max(room, 0))
+        text, size = _text(chunk), _size(chunk)
+        if "text" in chunk and size > room:
+            fits = len(_bytes(text)[: max(room, 0)].decode(errors="ignore"))
+            part, rest = _cut_text(before, text, fits)
             return joined([*now, chunk | {"text": part}]), [chunk | {"text": rest}, *chunks[position + 1 :]]
-        before += text
+        tasks |= {chunk.get("id")} - {None}
+        if (
+            "text" not in chunk
+            and (said or now)
+            and (size > room or len(tasks) > MOST_TASKS or (text and full))
+        ):
+            return joined(now), list(chunks[position:])
+        full = full or bool(text and "blocks" in chunk)
+        before, room = before + text, room - size
         now.append(chunk)
     return joined(now), []
 
@@ -133,6 +142,15 @@ def _end_of_line(text: str, room: int) -> int:
     ends = (text.rfind(mark, 0, room) + 1 for mark in ("\n", " "))
     end = next((end for end in ends if end > room - SHORTEST and end > 0), room)
     return len(beginning(text, end))
+
+
+def _size(chunk: Chunk) -> int:
+    parts = [_text(chunk), chunk.get("title"), *[chunk.get("details"), chunk.get("output")] * 2]
+    return sum(len(_bytes(str(part))) for part in parts if part)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="replace")  # a model may cut a character in two
 
 
 def _text(chunk: Chunk) -> str:

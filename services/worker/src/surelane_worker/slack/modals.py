@@ -13,6 +13,7 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import object_in
 from surelane_service.modals import replaced, said
+from surelane_worker.slack.chunks import LONGEST_SECTION
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.notes import Notebook
 from surelane_worker.slack.replies import Replies
@@ -63,7 +64,8 @@ def _with_errors(view: Mapping[str, Any], errors: Mapping[str, str]) -> Iterator
             continue
         yield _filled(block, object_in(values.get(name)))
         if name in errors:
-            text = {"type": "plain_text", "text": f":warning: {errors[name]}", "emoji": True}
+            told = f":warning: {errors[name]}"[:LONGEST_SECTION]
+            text = {"type": "plain_text", "text": told, "emoji": True}
             yield {"type": "context", "block_id": f"{ERROR}{name}"[:255], "elements": [text]}
 
 

@@ -19,7 +19,7 @@ from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane.slack import Place, first_in, object_in, place_of, text_in
+from surelane.slack import Place, object_in, place_of, text_in
 from surelane_service.logs import Logger
 from surelane_worker.slack.chunks import update_of
 from surelane_worker.slack.client import (
@@ -35,7 +35,9 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
+from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
+from surelane_worker.slack.places import answered, response_url_of, taken, thread_around, thread_of, within
 from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
@@ -111,7 +113,7 @@ class Replies:
         """
         if not isinstance(event, Event):
             raise TypeError(f"write reply(event, text): its first argument is a {type(event).__name__}")
-        place, response_url = _answered(event), _response_url(event)
+        place, response_url = answered(event), response_url_of(event)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         noted = notebook.reply(ordinal)
@@ -120,7 +122,7 @@ class Replies:
             return noted or None
         if response_url and "channel" not in arguments:
             try:
-                await self._respond(response_url, text, {**_within(place, arguments), **arguments})
+                await self._respond(response_url, text, {**within(place, arguments), **arguments})
             except ResponseRefusedError as refused:
                 if refused.status not in GONE:
                     raise
@@ -133,7 +135,7 @@ class Replies:
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
     ) -> str:
         notebook, arguments = self._notebooks.of(event), dict(arguments)
-        thread = _taken(place, arguments)
+        thread = taken(place, arguments)
         if notebook.has_reply(ordinal) and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
             await notebook.note_reply(ordinal, found[ordinal])
@@ -194,12 +196,12 @@ class Replies:
         Args:
             arguments: any of ``chat.postEphemeral``'s.
         """
-        place = _answered(event)
+        place = answered(event)
         arguments = {"user": place.user, **arguments}
-        thread = _taken(place, arguments)
+        thread = taken(place, arguments)
         await self._sent.check_thread(event, thread)
         if thread.ts == place.message_ts:  # Slack shows it in a thread only if the thread has replies
-            thread = replace(thread, ts=_thread_around(place))
+            thread = replace(thread, ts=thread_around(place))
         await self._check_claim()
         try:
             await self._once.chat_postEphemeral(
@@ -211,34 +213,50 @@ class Replies:
             self._log.warning("Slack did not say whether it showed a message to a person")
 
     async def react(self, event: Event, name: str) -> None:
-        """Add an emoji to the event's message. Succeed if it is there already."""
+        """Add an emoji to the event's message. It may be there already. A refusal is logged, and fails nothing."""
         place = place_of(event.payload)
-        if not place.channel or not place.message_ts:
-            raise NowhereToReplyError
-        where = {"channel": place.channel, "timestamp": place.message_ts}
-        await self._check_claim()
-        await allowing(("already_reacted",), self._client.reactions_add(name=name.strip(":"), **where))
+        where: dict[str, Any] = {"channel": place.channel, "timestamp": place.message_ts}
+        add = partial(self._client.reactions_add, name=name.strip(":"), **where)
+        await self._decorate(add, *where.values())
 
     async def set_status(self, event: Event, status: str, **arguments: Any) -> None:
-        """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes."""
-        await self._check_claim()
-        await self._client.assistant_threads_setStatus(**_thread_of(event), status=status, **arguments)
+        """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes.
+
+        A refusal is logged, and fails nothing.
+        """
+        thread = thread_of(event)
+        set_ = partial(self._client.assistant_threads_setStatus, **thread, status=status, **arguments)
+        await self._decorate(set_, *thread.values())
 
     async def set_title(self, event: Event, title: str, **arguments: Any) -> None:
-        """Give an assistant's thread a title."""
-        await self._check_claim()
-        await self._client.assistant_threads_setTitle(**_thread_of(event), title=title, **arguments)
+        """Give an assistant's thread a title. A refusal is logged, and fails nothing."""
+        thread = thread_of(event)
+        set_ = partial(self._client.assistant_threads_setTitle, **thread, title=title, **arguments)
+        await self._decorate(set_, *thread.values())
 
     async def set_suggested_prompts(self, event: Event, prompts: Mapping[str, str], **arguments: Any) -> None:
-        """Offer prompts in an assistant's thread: each title with the message that it sends."""
-        place = place_of(event.payload)
-        if not place.channel:
-            raise NowhereToReplyError
-        await self._check_claim()
+        """Offer prompts in an assistant's thread: each title with the message that it sends.
+
+        A refusal is logged, and fails nothing.
+        """
+        thread = thread_of(event)
         offered = [{"title": title, "message": message} for title, message in prompts.items()]
-        await self._client.assistant_threads_setSuggestedPrompts(
-            channel_id=place.channel, thread_ts=place.thread_ts, prompts=offered, **arguments
+        set_ = partial(
+            self._client.assistant_threads_setSuggestedPrompts, **thread, prompts=offered, **arguments
         )
+        await self._decorate(set_, thread["channel_id"])
+
+    async def _decorate(self, call: Callable[[], Awaitable[object]], *place: str | None) -> None:
+        """Make a call for which no event should fail, if it has its ``place``."""
+        await self._check_claim()
+        try:
+            if all(place):
+                await allowing(("already_reacted",), call())
+            else:
+                self._log.warning("the event has no place for a status, a title, prompts or a reaction")
+        except (*UNCLEAR, SlackBusyError) as error:
+            told = slack_error(error) or type(error).__name__
+            self._log.warning("Slack refused a status, a title, prompts or a reaction", error=told)
 
     async def open_view(self, event: Event, view: dict[str, Any] | View) -> str | None:
         """Open a modal in front of the person who caused the event, once. Slack allows three seconds for it.
@@ -317,7 +335,7 @@ class Replies:
         Raises:
             aiohttp.ClientError: its bytes could not be sent.
         """
-        thread, event = _taken(place_of(event.payload), arguments), self._owner or event
+        thread, event = taken(place_of(event.payload), arguments), self._owner or event
         name = self._call_name(event, "files.upload")
         notebook = self._notebooks.of(event)
         if uploaded := notebook.call(name):
@@ -371,7 +389,7 @@ class Replies:
             arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere.
         """
         place = place_of(event.payload)
-        thread = _taken(place, arguments)
+        thread = taken(place, arguments)
         if not thread.ts:
             raise NowhereToReplyError
         arguments.setdefault("recipient_team_id", place.team)
@@ -407,52 +425,3 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
-
-
-def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
-    """Take out of a message's arguments where it is to stand: by default at the place of the event."""
-    channel = arguments.pop("channel", place.channel)
-    if not channel:
-        raise NowhereToReplyError
-    thread_ts = place.thread_ts if channel == place.channel else None
-    return Thread(channel, arguments.pop("thread_ts", thread_ts), place.since)
-
-
-def _answered(event: Event) -> Place:
-    """Return where an event is answered. A message that one person sees begins no thread."""
-    place = place_of(event.payload)
-    if object_in(event.payload.get("container")).get("is_ephemeral"):
-        return replace(place, thread_ts=_thread_around(place))
-    return place
-
-
-def _thread_around(place: Place) -> str | None:
-    """Return the thread that a message or a click is in; ``None``: it is in the channel itself."""
-    return None if place.thread_ts == place.message_ts else place.thread_ts
-
-
-def _within(place: Place, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what lets the answer through a response URL stand in the thread of the click or the command."""
-    around = _thread_around(place)
-    if around is None or arguments.get("replace_original") or arguments.get("delete_original"):
-        return {}
-    return {"thread_ts": around, "replace_original": False}
-
-
-def _thread_of(event: Event) -> dict[str, Any]:
-    """Return the event's thread as the methods of assistants' threads name it."""
-    place = place_of(event.payload)
-    if not place.channel or not place.thread_ts:
-        raise NowhereToReplyError
-    return {"channel_id": place.channel, "thread_ts": place.thread_ts}
-
-
-def _response_url(event: Event) -> str | None:
-    """Return the URL for answers to a command or an interaction, a secret. A modal may have a list of them.
-
-    A job has none: its payload comes from its producer, who may not choose where the worker posts.
-    """
-    if not event.kind.startswith("slack."):
-        return None
-    first = object_in(first_in(event.payload.get("response_urls")))
-    return text_in(event.payload.get("response_url")) or text_in(first.get("response_url"))
