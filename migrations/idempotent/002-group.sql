@@ -3,6 +3,7 @@
 --   alive_for: how long an announcement counts; claimable_kinds, worker_alive, rescues
 --   claimable_kinds: the kinds that workers claim; elections, claims, sweeps
 --   hold_group: locks a group, and waits; operators, signals, jobs that replace others
+--   outranked: whether a member should lead instead of the head; free_groups, surelane verify
 --   promote: elects the head of a group that has none; triggers, reelect, sweeps
 --   reelect: elects anew; settles, operators, sweeps, member_joins
 --   lead_with_first: the first one of a new group leads; batches of jobs, fan-outs, rerun_events
@@ -46,6 +47,39 @@ set enable_seqscan = off
 as $$
 begin
     perform agent.lock_head(_group_key, null, null, true);
+end
+$$;
+
+-- Whether a member should lead instead of an idle head. The order, as promote elects: a held
+-- member; kinds that workers claim before others; retries; visible ones by (event_ts, id); the next
+-- to be visible. It depends on the group's rows, the claimable kinds and the time alone. Wherever
+-- one of these changes, the head is elected anew.
+create or replace function agent.outranked(_head agent.event, _kinds text[], _now timestamptz) returns boolean
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    _among text[] := case when _head.kind = any(_kinds) then _kinds end;
+begin
+    if _head.claimed_by is not null or not exists (select from agent.event where group_key = _head.group_key and not head) then
+        return false;
+    elsif exists (select from agent.event where group_key = _head.group_key and not head and claimed_by is not null)
+    or (_among is null and exists (select from agent.event where group_key = _head.group_key and not head and kind = any(_kinds))) then
+        return true;
+    elsif _head.retrying then
+        return exists (
+            select from agent.event where group_key = _head.group_key and not head and retrying and (event_ts, id) < (_head.event_ts, _head.id)
+            and (_among is null or kind = any(_among)));
+    end if;
+    return exists (select from agent.event where group_key = _head.group_key and not head and retrying and (_among is null or kind = any(_among)))
+    or case when _head.vt <= _now
+        then exists (
+            select from agent.event where group_key = _head.group_key and not head and claimed_by is null and (event_ts, id) < (_head.event_ts, _head.id)
+            and vt <= _now and (_among is null or kind = any(_among)))
+        else exists (
+            select from agent.event where group_key = _head.group_key and not head and vt < _head.vt and (_among is null or kind = any(_among))) end;
 end
 $$;
 
@@ -184,10 +218,10 @@ declare
 begin
     loop
         -- Its own transaction may have changed it since, or deleted it.
-        select group_key, kind, vt into _member from agent.event where id = new.id and not head;
+        select group_key, kind, vt, event_ts into _member from agent.event where id = new.id and not head;
         exit when not found;
-        if agent.lock_head(_member.group_key, _member.kind, _member.vt) then
-            if agent.head_yields(_member.group_key, _member.kind, _member.vt) then
+        if agent.lock_head(_member.group_key, _member.kind, _member.vt, false, _member.event_ts, new.id) then
+            if agent.head_yields(_member.group_key, _member.kind, _member.vt, _member.event_ts, new.id) then
                 perform agent.reelect(array[_member.group_key]);
             end if;
             exit;
@@ -223,14 +257,16 @@ $$;
 
 -- Whether a group's head yields to a waiting member. A held head never does. A head of a kind that
 -- no worker claims yields to a claimed kind; another, unless it is a retry, to an earlier member.
-create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz) returns boolean
+-- Of two visible ones that is the one that happened first.
+drop function if exists agent.head_yields(text, text, timestamptz);
+create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz, _event_ts timestamptz, _id int8) returns boolean
 language plpgsql volatile security definer
 as $$
 declare
     _head record;
     _kinds text[];
 begin
-    select kind, vt, retrying into _head from agent.event where group_key = _group_key and head and claimed_by is null;
+    select kind, vt, retrying, event_ts, id into _head from agent.event where group_key = _group_key and head and claimed_by is null;
     if not found then
         return false;
     end if;
@@ -240,8 +276,9 @@ begin
             return _kind = any(_kinds);
         end if;
     end if;
-    -- A visible head stays: a new head got its vt a moment after the next newcomer got its own.
-    return not _head.retrying and _head.vt > greatest(_vt, agent.clock());
+    -- Not by the vt of a visible head: a new one got it a moment after the next newcomer its own.
+    return not _head.retrying and case when _head.vt > agent.clock() then _head.vt > _vt
+        else _vt <= agent.clock() and (_event_ts, _id) < (_head.event_ts, _head.id) end;
 end
 $$;
 
@@ -262,12 +299,15 @@ $$;
 -- once; it is `for update` where the head steps down for this member, or for _alone, as raising a
 -- lock later could deadlock with another newcomer. Everything that changes a head locks it `for
 -- update`: else an update to another page forgets key share locks (PostgreSQL 17, 18).
-create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
+drop function if exists agent.lock_head(text, text, timestamptz, boolean);
+create or replace function agent.lock_head
+( _group_key text, _kind text, _vt timestamptz, _alone boolean default false, _event_ts timestamptz default null, _id int8 default null
+) returns boolean
 language plpgsql volatile security definer
 as $$
 begin
     while exists (select from agent.event where group_key = _group_key and head) loop
-        if _alone or agent.head_yields(_group_key, _kind, _vt) then
+        if _alone or agent.head_yields(_group_key, _kind, _vt, _event_ts, _id) then
             perform from agent.event where group_key = _group_key and head for update;
         else
             perform from agent.event where group_key = _group_key and head for key share;

@@ -295,7 +295,7 @@ begin
     ), stored as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, agent.message_key(event), group_key
-        , group_key is null or not agent.lock_head(group_key, kind, _now, several)
+        , group_key is null or not agent.lock_head(group_key, kind, _now, several, event_ts, id)
         , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane_in(0, group_key) end
         , agent.clock(), traceparent
         from (

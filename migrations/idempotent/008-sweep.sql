@@ -116,10 +116,9 @@ end
 $$;
 
 -- Goes over groups in the order of their keys, after _after, and elects another head where one is
--- needed: of a group without one, which the rules exclude; and of an idle head of a kind that no
--- worker claims, while members of other kinds wait; ahead of a retry whose kind no worker claimed
--- before; or visible later than a member of a claimed kind, and no retry. Ends after _limit of
--- them, or 20 times as many groups. Returns where to go on (null: the end), and how many it freed.
+-- needed: of a group without one, which the rules exclude; and where a member outranks an idle
+-- head, as after a change of the kinds that workers claim. Ends after _limit of them, or 20 times
+-- as many groups. Returns where to go on (null: the end), and how many it freed.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -141,13 +140,7 @@ begin
         select member.group_key, nth, h.id is null as headless, wanting
         -- In the order of the walk, no further than needed: "offset 0" makes it a nested loop.
         from member left join lateral (select * from agent.event as e where e.group_key = member.group_key and e.head offset 0) as h on true
-        cross join lateral (select h.id is null
-            or (h.claimed_by is null and h.kind <> all(_claimable)
-                and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.kind = any(_claimable)))
-            or (h.claimed_by is null and not h.retrying
-                and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.retrying and m.kind = any(_claimable)))
-            or (h.claimed_by is null and h.vt > _now and not h.retrying
-                and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.vt < h.vt and m.kind = any(_claimable))) as wanting) as judged
+        cross join lateral (select h.id is null or agent.outranked(h, _claimable, _now) as wanting) as judged
         where member.group_key is not null and (wanting or nth = _limit * 20)
     loop
         begin

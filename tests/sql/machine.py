@@ -28,6 +28,10 @@ ENDED = (
     "select id, outcome, reason, attempts, cardinality(claimed), jsonb_array_length(errors), agent.priority_of(lane)"
     " from agent.event_hist"
 )
+OUTRANKED = (
+    "select group_key from agent.event as e where head and group_key is not null"
+    " and agent.outranked(e, agent.claimable_kinds(), agent.clock())"
+)
 
 KINDS = ["slack.calm", "slack.parked", "slack.few", "slack.two", "slack.two"]
 TEAMS = {
@@ -116,6 +120,8 @@ class Machine:
         """Take two connections to the same database."""
         self.queue, self.other, self.run, self.model = queue, other, run, Model()
         self.claims: list[tuple[int, int]] = []
+        self.outranked: set[str] = set()
+        self.elected_at = 0
         self.run(queue.execute(EMPTY))
 
     def walk(self, chance: Random, steps: int) -> None:
@@ -489,6 +495,11 @@ class Machine:
             for e in [ended.event]
         }
         assert not self.model.live.keys() & self.model.history.keys()
+        outranked = {row["group_key"] for row in self.run(self.queue.fetch(OUTRANKED))}
+        assert outranked == set(filter(self.model.outranked, self.model.heads))
+        # Time alone may change who is first: then sweeps elect anew.
+        assert self.model.now > self.elected_at or outranked <= self.outranked, outranked - self.outranked
+        self.outranked, self.elected_at = outranked, self.model.now
         assert all(event.attempts <= event.max_attempts for event in self.model.live.values())
 
     def adopt(self, identity: int) -> None:

@@ -138,7 +138,9 @@ class Model:
             return False
         if (head.kind in self.paused) != (newcomer.kind in self.paused):
             return head.kind in self.paused
-        return not head.retrying and head.vt > newcomer.vt
+        if head.retrying or head.vt > self.now:
+            return not head.retrying and head.vt > newcomer.vt
+        return newcomer.vt <= self.now and newcomer.order < head.order
 
     def fence(self, group: str | None) -> bool:
         """Return the claimed members of a lapsed group to the queue, without counting the attempt.
@@ -184,20 +186,31 @@ class Model:
         if event.held and event.vt <= self.now and self.is_head(event):
             self.fence(event.group)
 
+    def outranked(self, group: str) -> bool:
+        """Return whether a member should lead a group instead of its idle head."""
+        head = self.live[self.heads[group][0]]
+        members = [event for event in self.members(group) if event is not head]
+        if head.held or not members:
+            return False
+        if any(event.held for event in members):
+            return True
+        claimable = [event for event in members if event.kind not in self.paused]
+        if head.kind in self.paused and claimable:
+            return True
+        among = members if head.kind in self.paused else claimable
+        earlier = [event for event in among if event.order < head.order]
+        if head.retrying:
+            return any(event.retrying for event in earlier)
+        if any(event.retrying for event in among):
+            return True
+        if head.vt <= self.now:
+            return any(event.vt <= self.now for event in earlier)
+        return any(event.vt < head.vt for event in among)
+
     def free_groups(self) -> None:
-        """Elect another head where an idle one is of a paused kind, held back by a retry, or later than a member."""
-        for group in list(self.heads):
-            head = self.live[self.heads[group][0]]
-            others = [
-                event for event in self.members(group) if event is not head and event.kind not in self.paused
-            ]
-            later = head.vt > self.now
-            if not head.held and any(
-                head.kind in self.paused
-                or (not head.retrying and (other.retrying or (later and other.vt < head.vt)))
-                for other in others
-            ):
-                self.elect(group)
+        """Elect another head where a member outranks it."""
+        for group in filter(self.outranked, list(self.heads)):
+            self.elect(group)
 
     # The steps of events
 

@@ -209,6 +209,7 @@ async def test_a_claim_that_is_full_of_bytes_takes_the_first_events(queue: Conne
 @pytest.mark.usefixtures("patient")
 async def test_a_claim_begun_during_an_insert_takes_the_first(queue: Connection, connect: Connect) -> None:
     """It looks later, when the batch is committed, and passes over rows that were stored after its moment."""
+    await queue.execute("insert into agent.kind (kind) values ($1)", KIND)  # so no batch waits for that
     other, inserting = await connect(), await connect()
     blocker = other.transaction()
     await blocker.start()

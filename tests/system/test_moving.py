@@ -11,12 +11,13 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane.errors import SurelaneError
+from surelane.errors import Conflict, SurelaneError
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.doctor import Level, verify
 from surelane_operator.moving import BLOCK, move
 from tests.databases import Databases, Server
+from tests.sql import queue_steps as do
 from tests.sql.migrations import becomes, connected
 from tests.sql.queue_steps import claim, complete, envelope, fail, heads, insert, release
 from tests.sql.queue_steps import pair as fence
@@ -24,6 +25,7 @@ from tests.system.test_cli import Command
 from tests.system.worker import enqueue
 
 TEAM = "T0MOVES"
+FIRST = "select id from agent.event where item_key = 'Ev2'"
 TABLES = ("event", "event_hist", "step", "signal", "rule", "model_usage", "installation", "data_key")
 
 
@@ -171,6 +173,37 @@ async def _dump(connection: Connection) -> dict[str, list[Any]]:
         )
         rows[table] = [row["row"] for row in found if "T0STAYS" not in row["row"]]
     return rows
+
+
+async def test_a_thread_keeps_its_order_also_behind_a_retry_and_what_came_there_meanwhile(
+    both: list[Connection],
+) -> None:
+    here, there = both
+    early, late = envelope("Ev2", channel="C1", ts="1.1", team=None), envelope("Ev3", channel="C1", ts="1.1")
+    for queue, event, ago in ((here, early, 2), (there, late, 1)):
+        await insert(queue, event.replace('"T1"', f'"{TEAM}"'))
+        await queue.execute("update agent.event set event_ts = now() - make_interval(mins => $1)", ago)
+    payload = {"team_id": TEAM}
+    for key in ("a", "b"):
+        await do.enqueue(here, "noted", payload=json.dumps(payload), group_key="g", item_key=key)
+    rows = await claim(here, "noted")
+    assert await fail(here, fence(rows[1]), retry_in=timedelta(hours=1)) == ["done"]
+    assert await release(here, fence(rows[0])) == ["done"]
+    await move(here, there, TEAM, print)
+    (retry,) = await there.fetch("select item_key, retrying from agent.event where group_key = 'g' and head")
+    assert tuple(retry) == ("b", True)
+    assert [row["item_key"] for row in await claim(there, "slack.app_mention")] == ["Ev2", "Ev3"]
+    assert await heads(there, f"{TEAM}:C1:1.1") == [await there.fetchval(FIRST)]
+
+
+async def test_a_move_names_a_key_that_is_live_there(uris: list[str], both: list[Connection]) -> None:
+    for queue in both:
+        await do.enqueue(queue, "noted", payload=json.dumps({"team_id": TEAM}), item_key="same")
+    async with connected(uris[0]) as here, connected(uris[1]) as there:
+        with pytest.raises(Conflict, match="has the key same, which event"):
+            await move(here, there, TEAM, print)
+    await both[1].execute("select agent.cancel_event('same')")
+    assert (await move(*both, TEAM, print))["event"] == 1
 
 
 async def test_a_move_that_is_interrupted_after_any_statement_is_finished_by_the_next(

@@ -103,8 +103,17 @@ update {0}.data_key as k set left_at = agent.clock() from agent.data_key as h
 where h.workspace = k.workspace and h.id <> k.id and h.retired_at is null and h.left_at is null;
 insert into agent.data_key select * from {0}.data_key on conflict (id) do nothing;
 set constraints all immediate;
+-- The first one of a group is not always the one to lead: a retry may be, or one from before what was there.
+select agent.hold_group(g.group_key), agent.reelect(array[g.group_key])
+from (select distinct group_key from {0}.event where group_key is not null order by group_key offset 0) as g
+join agent.event as h on h.group_key = g.group_key and h.head
+where agent.outranked(h, agent.claimable_kinds(), agent.clock());
 drop schema {0} cascade;
 """
+
+_TAKEN = """select came.id, there.id as there, coalesce(case when there.item_key = came.item_key then came.item_key end
+, came.dedupe_key) as key from {0}.event as came join agent.event as there on there.item_key = came.item_key
+or there.dedupe_key = came.dedupe_key and came.claimed = '{{}}' and there.claimed = '{{}}' limit 1"""
 
 Told = Callable[[str], None]
 """Is told what a move waits for."""
@@ -165,7 +174,7 @@ class _Move:
             noted["move"],
         ):
             async with self.target.transaction():
-                await self.target.execute(_PUBLISH.format(self.copies), timeout=_WITHIN)
+                await self._publish()
             self.moved.update(noted["rows"])
         else:
             await self.target.execute(f"drop schema {self.copies} cascade")
@@ -189,7 +198,7 @@ class _Move:
                 )
             await self.target.execute(f"comment on schema {self.copies} is $json${json.dumps(noted)}$json$")
         async with self.target.transaction():
-            await self.target.execute(_PUBLISH.format(self.copies), timeout=_WITHIN)
+            await self._publish()
             for table in _TABLES.keys() - _KEPT:
                 await self.source.execute(_DELETE.format(table, self._where(table)), timeout=_WITHIN)
             await self.source.execute(
@@ -197,6 +206,14 @@ class _Move:
             )
             await commit()
         self.moved.update(rows)
+
+    async def _publish(self) -> None:
+        if taken := await self.target.fetchrow(_TAKEN.format(self.copies)):
+            raise Conflict(
+                f"event {taken['id']} has the key {taken['key']}, which event {taken['there']} there has:"
+                f" let that one end, or cancel it there, and repeat the command"
+            )
+        await self.target.execute(_PUBLISH.format(self.copies), timeout=_WITHIN)
 
     async def _hold(self) -> Callable[[], Awaitable[None]]:
         """Lock in a transaction what is live, and wait for what runs. Return what commits it.
