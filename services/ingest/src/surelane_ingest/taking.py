@@ -63,11 +63,11 @@ class Taker:
                 it (404).
         """
         metrics = self.writer.metrics
+        sent = self._unless_loop(sent)
         if isinstance(sent, envelope.Removed):
             if self.installer is not None:
                 await self.installer.remove(sent)
             sent = sent.then
-        sent = self._unless_loop(sent)
         match sent:
             case envelope.Take():
                 with self.answers.request(arrived) if sent.waits else nullcontext() as waiting:
