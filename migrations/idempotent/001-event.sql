@@ -4,12 +4,12 @@
 --   bounded_key: a key short enough to index; all that store a key
 --   text_at, slack_event: a text in an object, the event in Slack's envelope; the functions below
 --   event_kind, event_item_key, event_time: inserts (003)
---   message_key, message_time, is_edited: of messages, under any event id; inserts
 --   base_kind: the kind without the version of a run; what a run leaves behind
 --   event_group_key, stored_group_key: the group of an event, and of a new one; inserts
 --   is_interactive: whether a person waits for it; inserts, and workers
 --   outside_key: a key that cannot be a schedule's or a webhook's; inserts
 --   team_at, posted_by, event_workspace: whose event it is; lane_for, share_kind, limits
+--   message_key, message_time, is_edited: of messages, under any event id; inserts
 --   event_channel, event_user: where it comes from; limits, lists
 --   lane_in, lane_for: the lane of a row; inserts, elections
 --   band_of, priority_of: what a lane says; sweeps, views
@@ -105,38 +105,6 @@ begin
 end
 $$;
 
--- The address of a message: one for all its deliveries, under all event ids. A mention and its
--- channel's message have two, as Slack delivers both. In a shared channel teams differ: its
--- addresses have none. null: the event is no message, or an edit's.
-create or replace function agent.message_key(_event jsonb) returns text
-language plpgsql immutable parallel safe
-as $$
-declare
-    _inner jsonb := agent.slack_event(_event);
-    _channel text := agent.text_at(_inner, 'channel');
-    _ts text := agent.text_at(_inner, 'ts');
-begin
-    if _channel is null or _ts is null or (_inner ->> 'type' in ('message', 'app_mention')) is not true
-    or _inner ->> 'subtype' in ('message_changed', 'message_deleted') then
-        return null;
-    end if;
-    return agent.bounded_key(concat_ws(':', case when _inner ->> 'type' = 'app_mention' and left(_channel, 1) <> 'D' then 'mention' else 'message' end
-        , case when _event @> '{"is_ext_shared_channel": true}' then null else agent.event_workspace(_event) end, _channel, _ts));
-end
-$$;
-
--- When a message was posted; null: it has no such timestamp.
-create or replace function agent.message_time(_event jsonb) returns timestamptz
-language sql immutable parallel safe
-return (
-    select case when given ~ '^[0-9]{1,11}(\.[0-9]{1,20})?$' then agent.to_timestamptz(given::numeric) end
-    from (select agent.slack_event(_event) ->> 'ts' as given offset 0) as read);
-
--- Whether an event is a message that its author has edited: Slack delivers such a mention again.
-create or replace function agent.is_edited(_event jsonb) returns boolean
-language sql immutable parallel safe
-return coalesce(agent.slack_event(_event) #>> '{edited,ts}' <> '' and agent.message_key(_event) is not null, false);
-
 -- Whether events of a kind wait for no others: commands and interactions, clicks on the worker's
 -- own buttons, links to show, and what may end a run: Slack's Stop, and edits of messages.
 create or replace function agent.is_interactive(_kind text) returns boolean
@@ -210,6 +178,31 @@ return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id'), agent
     , agent.team_at(_event -> 'view', 'team_id'), agent.posted_by(_event)
     , agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team')
     , agent.text_at(_event -> 'user', 'team_id'), '');
+
+-- The address of a message: one for all its deliveries, under all event ids. A mention and its
+-- channel's message have two, as Slack delivers both. In a shared channel teams differ: its
+-- addresses have none. null: the event is no message, or an edit's. Without concat_ws, which is not
+-- immutable, and each use of an argument counted: the planner puts it in place of the call.
+create or replace function agent.message_key(_event jsonb) returns text
+language sql immutable parallel safe
+return case when agent.slack_event(_event) ->> 'type' in ('message', 'app_mention')
+    and coalesce(agent.slack_event(_event) ->> 'subtype' not in ('message_changed', 'message_deleted'), true)
+    and agent.text_at(agent.slack_event(_event), 'ts') is not null
+    then left(case when agent.slack_event(_event) ->> 'type' = 'message' or agent.slack_event(_event) ->> 'channel' like 'D%' then 'message:' else 'mention:' end
+        || case when _event @> '{"is_ext_shared_channel": true}' then '' else agent.event_workspace(_event) || ':' end
+        || agent.text_at(agent.slack_event(_event), 'channel') || ':' || (agent.slack_event(_event) ->> 'ts'), 200) end;
+
+-- When a message was posted; null: it has no such timestamp.
+create or replace function agent.message_time(_event jsonb) returns timestamptz
+language sql immutable parallel safe
+return (
+    select case when given ~ '^[0-9]{1,11}(\.[0-9]{1,20})?$' then agent.to_timestamptz(given::numeric) end
+    from (select agent.slack_event(_event) ->> 'ts' as given offset 0) as read);
+
+-- Whether an event is a message that its author has edited: Slack delivers such a mention again.
+create or replace function agent.is_edited(_event jsonb) returns boolean
+language sql immutable parallel safe
+return coalesce(agent.slack_event(_event) #>> '{edited,ts}' <> '', false) and agent.message_key(_event) is not null;
 
 -- The channel of an event, which Slack names in different places. Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text

@@ -326,9 +326,10 @@ begin
         and (e.dedupe_key = any(_addresses)
             or exists (select from agent.event as t where t.dedupe_key = e.dedupe_key and t.claimed <> '{}' and t.claimed_by is null)
             or not e.head and exists (select from agent.event as t where t.group_key = e.group_key and t.head and t.dedupe_key = e.dedupe_key)
-            or not e.head and exists (
-                select from agent.event as t
-                where t.group_key = e.group_key and not t.head and t.claimed_by is not null and t.dedupe_key = e.dedupe_key)));
+            -- Not "exists": it would read the held events of all groups at once.
+            or not e.head and (
+                select true from agent.event as t
+                where t.group_key = e.group_key and not t.head and t.claimed_by is not null and t.dedupe_key = e.dedupe_key limit 1)));
     if _again <> '{}' then
         delete from agent.event where id = any(_again);
         _stored := array(select unnest(_stored) except select unnest(_again));

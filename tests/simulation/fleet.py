@@ -439,7 +439,7 @@ def _first(group: ExceptionGroup[Any]) -> BaseException:
 def _envelope(post: Post, at: float, key: str = "") -> dict[str, Any]:
     inner: dict[str, Any] = {"type": post.kind, "event_ts": f"{at:.6f}"}
     if post.group is not None:
-        inner |= {"channel": "C1", "ts": f"{EPOCH + 1:.6f}", "thread_ts": thread_of(post.group)}
+        inner |= {"channel": "C1", "ts": f"{int(EPOCH)}.{post.number:06}", "thread_ts": thread_of(post.group)}
     return {
         "type": "event_callback",
         "team_id": "T1",

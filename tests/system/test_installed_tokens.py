@@ -128,7 +128,7 @@ async def test_what_people_of_others_do_in_our_views_and_messages_is_for_our_ins
     theirs = {"team": {"id": EAST}, "user": {"id": "U9", "team_id": EAST}, "is_enterprise_install": False}
     view = {"id": "V1", "callback_id": "form", "team_id": BAKERY, "app_installed_team_id": BAKERY}
     message = {"bot_id": "B1", "app_id": "A1", "team": BAKERY, "ts": "1.1"}
-    used = [
+    used: list[dict[str, Any]] = [
         *({"type": kind, "view": view} for kind in ("view_submission", "view_closed", "block_actions")),
         {"type": "block_actions", "message": message, "api_app_id": "A1", "channel": {"id": "C1"}},
     ]

@@ -27,6 +27,14 @@ MENTION = {"type": "app_mention", "channel": "C1", "user": "U1", "ts": "1.2", "t
 SAID = {"type": "message", "user": "U1", "ts": "1.2", "text": "hi"}
 EDIT = {**MESSAGE, "subtype": "message_changed", "hidden": True, "ts": "1.5", "message": SAID}
 DELETION = {**EDIT, "subtype": "message_deleted", "message": None, "previous_message": SAID}
+NOBODY: tuple[dict[str, Any], ...] = (
+    {"user": "USLACKBOT"},
+    {"user": None},
+    {"user": "", "username": "Weekly report"},
+    {"user": "B1"},
+    {"bot_profile": {"id": "B1"}},
+)
+"""Authors who are no people, and have no ``bot_id``."""
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -136,6 +144,8 @@ def test_what_no_person_wrote_is_taken_if_the_app_asks(event: dict[str, Any]) ->
         ({**MESSAGE, "hidden": True}, "hidden"),
         ({**MESSAGE, "bot_id": "B1"}, "bot"),
         ({**MENTION, "bot_id": "B1"}, "bot"),
+        *(({**event, **author}, "bot") for event in (MENTION, MESSAGE) for author in NOBODY),
+        *(({**EDIT, "message": {**SAID, **author}}, "bot") for author in NOBODY),
         ({**MESSAGE, "app_id": "A1"}, "own"),
         ({**MESSAGE, "user": "UBOT"}, "own"),
     ],

@@ -6,7 +6,7 @@ The database derives an event's kind and key when it stores it (``agent.event_ki
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
@@ -57,6 +57,7 @@ class Take:
         body: JSON text that PostgreSQL can hold; ``payload`` is its value.
         altered: something PostgreSQL cannot hold was replaced.
         waits: it is a command or an interaction, so a handler may answer it in the HTTP response.
+        by_person: a person wrote the message, or no person did; ``None``: it is no message.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Take:
     altered: bool = False
     waits: bool = False
     payload: Payload | None = field(default=None, compare=False, repr=False)
+    by_person: bool | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,7 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     taken = (
         Ignore(reason, name, envelope)
         if reason
-        else _take(parsed, subscriptions.message_key(envelope, event))
+        else _message(parsed, subscriptions.message_key(envelope, event))
     )
     if event.get("type") == _REMOVAL_FROM_TEAM:
         return _removed_from_team(envelope, event, taken)
@@ -289,6 +291,21 @@ def _take(parsed: Json, key: str | None = None, *, waits: bool = False) -> Take:
     )
 
 
+def _message(parsed: Json, key: str | None) -> Take:
+    envelope, taken = parsed.value, _take(parsed, key)
+    about = edited_message(envelope["event"]) or envelope["event"]
+    if about.get("type") not in ("app_mention", "message"):
+        return taken
+    return replace(taken, by_person=_by_person(about) and not _is_own(envelope, about, ""))
+
+
+def _by_person(message: Payload) -> bool:
+    """Return whether a person wrote a message. Slackbot, and some of Slack's own parts, have no ``bot_id``."""
+    user = text_in(message.get("user"))
+    known = user is not None and user[0] in "UW" and user != _SLACKBOT
+    return known and not message.get("bot_id") and not message.get("bot_profile")
+
+
 def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
     app = event.get("app_id")
     if app and app == envelope.get("api_app_id"):
@@ -322,7 +339,7 @@ def _means_bot(envelope: Payload, event: Payload, message: Payload) -> bool:
 
 
 def _reason_to_ignore_message(message: Payload, *, bots: bool, posts: bool) -> str | None:
-    """Return why a message is not taken. ``bots``: it may have a ``bot_id``. ``posts``: and a subtype of bots."""
+    """Return why a message is not taken. ``bots``: no person need have written it. ``posts``: and a subtype of bots."""
     subtype = message.get("subtype")
     if subtype in _BOT_SUBTYPES and not posts:
         return "bot"
@@ -330,7 +347,7 @@ def _reason_to_ignore_message(message: Payload, *, bots: bool, posts: bool) -> s
         return "subtype"
     if message.get("hidden"):
         return "hidden"
-    return "bot" if message.get("bot_id") and not bots else None
+    return "bot" if message and not _by_person(message) and not bots else None
 
 
 def _looks_the_same(event: Payload, message: Payload) -> bool:

@@ -104,6 +104,9 @@ class IngestSettings(InstallSettings):
     bot_messages: bool = Field(False, validation_alias="SURELANE_BOT_MESSAGES")
     """Whether messages that no person wrote are taken: other apps' bots, workflows, Slackbot's reminders."""
 
+    loop_limit: int = Field(10, ge=1, le=1000, validation_alias="SURELANE_LOOP_LIMIT")
+    """The most messages that no person wrote, per thread within a minute without a person in it. More are dropped."""
+
     max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
     """The largest body, in bytes or as ``1MiB``. Larger ones are answered 413."""
 

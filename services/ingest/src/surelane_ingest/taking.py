@@ -15,6 +15,7 @@ from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import Refused
 from surelane_ingest.dropped import Notes
 from surelane_ingest.installing import Installer
+from surelane_ingest.loops import Loops
 from surelane_ingest.writer import Answer, NotStored, Writer, answered, delivered, send_span
 from surelane_service.logs import Logger, get_logger
 from surelane_service.modals import said
@@ -35,7 +36,7 @@ NO_RETRY = {"x-slack-no-retry": "1"}
 class Taker:
     """Take what Slack sends. ``tracer``, ``installer``: ``None`` where tracing or installs are off.
 
-    ``notes`` keeps what became no event.
+    ``notes`` keeps what became no event. ``loops`` says which messages that no person wrote are too many.
     """
 
     writer: Writer
@@ -44,6 +45,7 @@ class Taker:
     installer: Installer | None
     sealing: Sealing
     notes: Notes
+    loops: Loops
     _untaken: set[str] = field(init=False, default_factory=set)
     # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
     # binding fixes the configuration of the logs, which starts after the imports.
@@ -61,6 +63,7 @@ class Taker:
                 it (404).
         """
         metrics = self.writer.metrics
+        sent = self._unless_loop(sent)
         if isinstance(sent, envelope.Removed):
             if self.installer is not None:
                 await self.installer.remove(sent)
@@ -99,6 +102,13 @@ class Taker:
         if sent.untaken is not None:
             self._note_untaken(sent.untaken)
 
+    def _unless_loop(self, sent: envelope.Envelope) -> envelope.Envelope:
+        if not isinstance(sent, envelope.Take) or not self.loops.refuses(sent):
+            return sent
+        told = "a message that no person wrote is dropped: its thread had too many of them within a minute"
+        self._log.warning(told, event_id=sent.key, kind=sent.kind, setting="SURELANE_LOOP_LIMIT")
+        return envelope.Ignore("loop", payload=sent.payload)
+
     def _note_untaken(self, name: str) -> None:
         """Warn once of an event type that Slack sends and this service drops, and of :data:`MOST_UNTAKEN` types."""
         if name not in self._untaken and len(self._untaken) < MOST_UNTAKEN:
@@ -120,14 +130,14 @@ class Taker:
             raise Refused(503, answer.value, event=named)
         if answer.duplicate:
             metrics.duplicates += 1
-            if event.key != key_of(
-                event.payload
-            ):  # one message under two ids; a repeated id leads to its event
+            # Perhaps one message under two ids. Slack's retry leads to its event by its id.
+            if retry is None or event.key != key_of(event.payload):
                 self.notes.of(event.payload, "duplicate")
             if self.installer is not None and event.payload is not None and envelope.is_report(event):
                 await self.installer.note_report(answer.id, event.payload)
         else:
             metrics.sent(event.kind)
+            self.loops.count(event)
         if event.altered:
             metrics.altered += 1
             self._log.warning("event stored with replaced characters", event_id=event.key, kind=event.kind)

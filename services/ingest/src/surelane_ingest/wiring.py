@@ -21,6 +21,7 @@ from surelane_ingest.dropped import Noted, Notes
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
+from surelane_ingest.loops import Loops
 from surelane_ingest.slack import PATHS, SWITCHED_OFF, Signatures, slack_urls
 from surelane_ingest.socket_mode import Links, Shared, socket_mode
 from surelane_ingest.taking import Taker
@@ -117,7 +118,9 @@ async def running(
         ) as sealing,
         Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
-        nullcontext(Taker(writer, answers, tracer, installer, sealing, notes)) as taker,
+        nullcontext(
+            Taker(writer, answers, tracer, installer, sealing, notes, Loops(settings.loop_limit))
+        ) as taker,
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
         nullcontext()
         if links is None

@@ -20,6 +20,7 @@ _REASONS = {
     "bot": "No person wrote it, or it does not mean the bot, and SURELANE_BOT_MESSAGES is off.",
     "hidden": "Slack hides it from people.",
     "unchanged": "The change was of neither text nor files.",
+    "loop": "No person wrote it, and its thread had SURELANE_LOOP_LIMIT such messages within a minute.",
     "rate_limited": "Slack itself dropped events: the workspace had more than 30,000 an hour.",
     "duplicate": "Its message was stored before, from another delivery: look up the message.",
     "no_handler": "No worker that lives has a handler for {name}: the person was told that it failed.",

@@ -4,6 +4,8 @@ Every worker with a bot token handles these kinds beside its own. A team's ``han
 come first.
 """
 
+from typing import Any
+
 from surelane.events import Event
 from surelane.slack import edit_of, edited_message, inner_event, kind_of, said_in, text_in
 from surelane_worker.builtin.questions import SOON
@@ -32,11 +34,10 @@ async def replace_turn(event: Event, ctx: Context) -> object:
     }
     engine = attempt_of(ctx).services.engine
     answers: dict[str, str | None] = {}
-    for live in map(
-        inner_event, await engine.live_messages({**event.payload, "event": {**message, **where}})
-    ):
+    about: dict[str, Any] = {**event.payload, "event": {**message, **where}}
+    for live in map(inner_event, await engine.live_messages(about)):
         sort = {name: live[name] for name in ("type", "channel_type") if name in live}
-        payload = {**event.payload, "event": {**message, **where, **sort}}
+        payload = {**about, "event": about["event"] | sort}
         kind = kind_of(payload)
         if edit == "message_changed" and said_in(live) == said_in(message):
             answers[kind] = "unchanged"
