@@ -3,6 +3,8 @@
 import asyncio
 import json
 from datetime import timedelta
+from random import Random
+from string import ascii_uppercase, digits
 from typing import Any
 
 import asyncpg
@@ -275,6 +277,49 @@ async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Conn
     opened = await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(later))
     assert opened == json.loads(envelope("Ev2", text=SECRET))
     assert await queue.fetchval("select agent.data_key_lingers()") == UNUSED_AFTER
+
+
+PLACES: dict[str, Any] = {
+    "a field": {"user": "{id}"},
+    "a list": {"users": ["U0OTHER00", "{id}"]},
+    "a name": {"profiles": {"{id}": {"name": "Ann"}}},
+    "a mention": {"text": "hi <@{id}>, all"},
+    "a mention with a name": {"text": "hi <@{id}|ann>"},
+    "the text": {"text": "ask {id}: she knows"},
+    "a new line": {"text": "ask\n{id}\tor me"},
+    "a link": {"text": "<https://x.slack.com/team/{id}|Ann>"},
+    "a value of a button": {"actions": [{"value": "approve:{id}:7"}]},
+    "JSON in JSON": {"view": {"private_metadata": '{"who": "{id}"}'}},
+    "beside a longer one": {"user": "{id}AB", "text": "{id}"},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_a_person_is_found_in_every_place_whatever_the_id(
+    queue: Connection, place: str, encrypted: bool
+) -> None:
+    sealing = Sealing(DataKeys(queue, Keyring([new_key()])), on=encrypted)
+    drawn = Random(place)
+    for letters in (ascii_uppercase, ascii_uppercase + digits):
+        ids = ["U" + "".join(drawn.choices(letters, k=drawn.choice((8, 10)))) for _ in range(3)]
+        stored = {}
+        for identity in ids:
+            inner = json.loads(json.dumps(PLACES[place]).replace("{id}", identity))
+            event, _ = await sealing.event(envelope("Ev" + identity.lower(), **{"user": "U0", **inner}), None)
+            stored[identity] = await queue.fetchval("select agent.insert_event($1)", event)
+        kept = await queue.fetch("select event::text from agent.event")
+        words = [identity for identity in ids if identity.isalpha() and "mention" not in place]
+        assert (
+            not encrypted
+            or place in {"a field", "beside a longer one"}
+            or not [word for word in words if word in str(kept)]
+        )
+        await erase(queue, user=ids[0])
+        assert set(await queue.fetchval("select array_agg(id) from agent.event")) == {
+            stored[i] for i in ids[1:]
+        }
+        await queue.execute("delete from agent.event")
 
 
 async def test_a_persons_erasure_finds_encrypted_mentions_and_leaves_the_key(queue: Connection) -> None:

@@ -29,6 +29,11 @@ LOOKS = 2.0
 """Looks within a grace."""
 LATE = (2.0, 6.0)
 """Seconds after which a worker looks again for claims that the server committed after it cut their connection."""
+LOCKED = (5.0,) * 60
+"""The same after those, for claims of a process of this name that died: its session hides them from other workers.
+
+Another transaction may have them locked. After five minutes they end, because no heartbeat came.
+"""
 ALONE = 300.0
 """Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
 MANY = 3.0
@@ -106,6 +111,8 @@ class Session:
     def __post_init__(self) -> None:
         self._starts = True
         self._opened = False
+        self._left_locked = False
+        """Whether claims of a process that died were locked as this one started."""
         self._before: datetime | None = None
         self._reopened = asyncio.Event()
         self._key: int | None = None
@@ -125,6 +132,7 @@ class Session:
             self._unsettled.clear()
         else:
             self._unsettled.set()
+        self._left_locked = self._left_locked or locked > 0
         if self._opened or locked:
             self._before = await self._release_unknown(engine, None)
             self._reopened.set()
@@ -137,11 +145,11 @@ class Session:
         return before
 
     async def release_late(self) -> None:
-        """Release claims that committed after their connection was replaced, until cancelled."""
+        """Release claims that committed after their connection was replaced, or were locked, until cancelled."""
         while True:
             await self._reopened.wait()
             self._reopened.clear()
-            for pause in LATE:
+            for pause in (*LATE, *LOCKED) if self._left_locked else LATE:
                 await asyncio.sleep(pause)
                 with suppress(DatabaseUnavailable, DatabaseRefused):
                     await self._release_unknown(self.engine, self._before)

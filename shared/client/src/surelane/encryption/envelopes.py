@@ -113,8 +113,11 @@ FIELD = f'"{SEALED}": "'
 MOST_CLEAR = 200
 """Characters of a field that stays in the clear."""
 _MENTION = re.compile(r"<[@#]([UWC][A-Z0-9]{2,20})")
-_WHOLE = re.compile(r'"([UWCDGTEB](?=[A-Z]*[0-9])[A-Z0-9]{8,20})"')
-"""A whole value that may be an id: it has a digit."""
+_ID = re.compile(r"[UWCDGTEB][A-Z0-9]{8,20}(?![A-Za-z0-9])")
+"""The end of a word that may be an id. Looking at the character before is left to Python: it takes a third."""
+_ESCAPES = frozenset((r"\b", r"\f", r"\n", r"\r", r"\t"))
+_HASHED = 16
+"""Hexadecimal digits of the hash that stands for an id without a digit. SQL takes as many (agent.as_words)."""
 _CLEAR = frozenset(path[0] for path in READ_BY_SQL if len(path) == 1)
 _PARTS = {
     name: tuple(path[1] for path in READ_BY_SQL if path[:-1] == (name,))
@@ -325,6 +328,21 @@ def _is_clear(value: object) -> bool:
 
 
 def _further_ids(text: str, beside: str) -> list[str]:
-    """Return the ids in a text, except the ids that stand beside it."""
-    names = _WHOLE.findall(text) + _MENTION.findall(text)
-    return sorted({name for name in names if name not in beside}) if names else names
+    """Return the ids in a text, wherever they stand in it, except the ids that stand beside it.
+
+    Of twenty ids one has no digit. It may be a word that somebody wrote in capitals, so its hash is returned.
+    """
+    mentioned = _MENTION.findall(text)
+    names = {*mentioned, *(found[0] for found in _ID.finditer(text) if _begins(text, found.start()))}
+    names = {name for name in names if f'"{name}"' not in beside}
+    return sorted(_hashed(name) if name.isalpha() and name not in mentioned else name for name in names)
+
+
+def _begins(text: str, at: int) -> bool:
+    """Return whether a word of JSON text begins there. The letter of an escape is no part of it."""
+    before = text[at - 1 : at]
+    return not (before.isascii() and before.isalnum()) or text[at - 2 : at] in _ESCAPES
+
+
+def _hashed(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:_HASHED]
