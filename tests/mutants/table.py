@@ -106,7 +106,9 @@ TABLE = r"""
 -         rescued = await self.engine.rescue_events(DEAD_FOR)
 +         rescued = await self.engine.rescue_events(2 * DEAD_FOR)
 # refused-settles: an outcome that the server's state refuses is sent again
-@ worker/settling.py > system/test_settling.py
+@ worker/settling.py > fleet/test_outages.py system/test_settling.py
+~ elif isinstance(error, DatabaseUnavailable | TransientConflict): ==> elif isinstance(error, TransientConflict):
+@ worker/settling.py
 -         if not refuses_call(error):
 -             return False
 +         if not refuses_call(error):
