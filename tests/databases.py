@@ -54,6 +54,7 @@ UNSAFE = {
     "max_wal_size": "256MB",
     "autovacuum_naptime": "5s",
     "max_connections": "300",
+    "max_prepared_transactions": "5",
 }
 """A test's data need not survive a crash, and waiting for the disk would take most of a test's time."""
 

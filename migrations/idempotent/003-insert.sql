@@ -509,9 +509,9 @@ begin
 end
 $$;
 
--- Raises an error where the event that has a new job's key is of another kind: the job would be lost
--- silently, or the other one would get its payload. The jobs that an event's end stores are passed
--- over: nothing may keep an event from its end.
+-- Raises an error where the event that has a new job's key is of another kind: else the job would
+-- be lost silently, or the other one would get its payload. The jobs that an event's end stores are
+-- passed over: nothing may keep an event from its end.
 create or replace function agent.require_same_kind(_id int8, _new agent.event) returns void
 language plpgsql stable
 as $$

@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from surelane.testing import fleet, virtual
+from surelane_dev.testing.fleets.database import Refusal
 from surelane_worker import Context, Event, Handlers
 from tests.fleet.statements import statements
 
@@ -120,11 +121,11 @@ async def test_outcomes_wait_while_the_server_is_read_only_and_an_outage_is_told
     async with fleet(stepping(), settings={"SURELANE_POLL_INTERVAL": "200ms"}) as f:
         events = [await f.enqueue("sleep", {"seconds": 2}) for _ in range(5)]
         await f.sleep(1)
-        f.database.read_only = True
+        f.database.refusal = Refusal()
         with structlog.testing.capture_logs() as logs:
             await f.sleep("10s")
             assert [await event.why() for event in events] == ["running"] * 5
-            f.database.read_only = False
+            f.database.refusal = None
             for event in events:
                 assert await event.result() == 1
                 assert len((await event.row())["claimed"]) == 1

@@ -105,9 +105,14 @@ TABLE = r"""
 @ worker/duties.py > fleet/test_leasing.py unit/test_worker_duties.py
 -         rescued = await self.engine.rescue_events(DEAD_FOR)
 +         rescued = await self.engine.rescue_events(2 * DEAD_FOR)
-# refused-settles: an outcome that a standby refuses is sent again
-@ client/errors.py > unit/test_errors.py
-~ _AWAY_TOO = ("25006", ==> _AWAY_TOO = (
+# refused-settles: an outcome that the server's state refuses is sent again
+@ worker/settling.py > fleet/test_outages.py system/test_settling.py
+~ elif isinstance(error, DatabaseUnavailable | TransientConflict): ==> elif isinstance(error, TransientConflict):
+@ worker/settling.py
+-         if not refuses_call(error):
+-             return False
++         if not refuses_call(error):
++             return True
 # blind-idlers: an idle worker finds out within 10 seconds that its connections hang
 @ worker/assembly.py > fleet/test_outages.py system/test_worker_network.py
 ~ CLAIM_TIMEOUT = timedelta(seconds=5) ==> CLAIM_TIMEOUT = STATEMENT_TIMEOUT

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
+from random import Random
 from typing import TYPE_CHECKING
 
 import asyncpg
 
+from surelane_dev.testing.fleets.database import Refusal
 from tests.simulation.plan import GROUPS, Fault, thread_key
 
 if TYPE_CHECKING:
@@ -29,6 +31,53 @@ LOCKS = (
     "select 0 as id from agent.worker for update skip locked",
     "select 0 as id from agent.kind for update skip locked",
 )
+PARTS = ("agent.insert", "agent.claim_events", "agent.settle", "agent.extend_leases", "step")
+"""Statements that a server may refuse while it takes others."""
+STATES = (
+    *(
+        "08006",
+        "0A000",
+        "22001",
+        "22012",
+        "23505",
+        "23514",
+        "25P02",
+        "28000",
+        "38000",
+        "3D000",
+        "3F000",
+        "40001",
+    ),
+    *(
+        "40P01",
+        "42501",
+        "42883",
+        "42P01",
+        "44000",
+        "53100",
+        "53200",
+        "53300",
+        "53400",
+        "55000",
+        "55006",
+        "55P03",
+    ),
+    *(
+        "57014",
+        "57P01",
+        "57P03",
+        "58030",
+        "58P01",
+        "72000",
+        "F0000",
+        "HV000",
+        "P0001",
+        "XX000",
+        "XX001",
+        "XX002",
+    ),
+)
+"""SQLSTATEs of a server's state, its settings, its rights, and what others made in it: of each class some."""
 ALONE = """
 select group_key from agent.event where group_key is not null
 group by group_key having count(*) = 1 and bool_and(retrying and vt > agent.clock() + interval '3 seconds')
@@ -129,13 +178,18 @@ async def failover(fleet: "Fleet", fault: Fault) -> None:
 
 
 async def refuse(fleet: "Fleet", fault: Fault) -> None:
-    """Let the server refuse writes for a while, as a standby does."""
-    seconds = 1 + 15 * fault.size
-    fleet.log(f"the server is read-only for {seconds:.1f} s")
+    """Let the server refuse statements for a while: writes, as a standby does, or some of all with another code."""
+    seconds, random = 1 + 15 * fault.size, Random(fault.pick)
+    refusal = Refusal()
+    if fault.pick >= 0.5:
+        share, of = random.choice((1.0, 0.5, 0.2)), random.choice(("agent.", "agent.", *PARTS))
+        refusal = Refusal(random.choice(STATES), random.random() < 0.4, share, of)
+    fleet.log(f"the server refuses for {seconds:.1f} s: {refusal}")
     fleet.all_ill(seconds + ILL)
-    fleet.database.read_only = True
+    fleet.database.refusal = refusal
     await asyncio.sleep(seconds)
-    fleet.database.read_only = False
+    if fleet.database.refusal is refusal:
+        fleet.database.refusal = None
     fleet.disturb()
 
 

@@ -36,7 +36,7 @@ from surelane_dev.testing.fleets.face import simulated
 from surelane_dev.testing.fleets.virtual import EPOCH, HERE
 from surelane_dev.testing.fleets.wire import Faults, Host, Net, Wire
 from surelane_ingest.connections import Connections
-from surelane_ingest.writer import Writer
+from surelane_ingest.writer import NotStored, Writer
 from surelane_service.engine import DEAD_FOR
 from surelane_worker.running import cancels
 from surelane_worker.worker_settings import WorkerSettings
@@ -248,9 +248,12 @@ class Fleet:
     async def _deliver(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
         """Post an event as Slack does: again and again until it is acknowledged."""
         for _ in range(200):
-            if isinstance(await store(text, key), Inserted):
+            answer = await store(text, key)
+            if isinstance(answer, Inserted):
                 self.acknowledged.add(key)
                 return
+            if answer is NotStored.UNSTORABLE:
+                raise BrokenError("the server's state is never an event's fault", key)
             await asyncio.sleep(1)
         raise BrokenError("everything is stored", key)
 

@@ -7,6 +7,9 @@ from functools import wraps
 from random import Random
 from typing import Any, TypeVar
 
+import asyncpg
+import pytest
+
 from surelane.calls import Connection
 from tests.sql.model import AT_ONCE, CANCEL_GRACE, DEAD_FOR, LEASE, LIMITS, Event, Model
 from tests.sql.queue_steps import claim, claim_one, complete, extend, fail, release, snooze
@@ -234,7 +237,12 @@ class Machine:
             waiting = (event for event in self.model.live.values() if event.claims == 0)
             duplicates += [event.id for event in waiting if event.dedupe_key == dedupe]
         call = "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)"
-        identity = self.value(call, kind, priority, dedupe, at(vt), attempts, group, key)
+        given = kind, priority, dedupe, at(vt), attempts, group, key
+        if duplicates and self.model.live[duplicates[0]].kind.partition("@")[0] != kind:
+            with pytest.raises(asyncpg.UniqueViolationError, match="a key of its own"):
+                self.value(call, *given)
+            return
+        identity = self.value(call, *given)
         if duplicates:
             assert identity == duplicates[0]
         else:

@@ -137,6 +137,29 @@ async def test_a_table_lock_never_had_is_an_error_that_leaves_nothing(
             await migration(tmp_path, SECOND).apply(empty_database)
 
 
+@pytest.mark.parametrize(
+    "held",
+    ["lock table agent.migration in share mode", f"select pg_advisory_xact_lock({ADVISORY_KEY})"],
+    ids=["table", "runner"],
+)
+async def test_a_prepared_transaction_that_has_our_lock_is_named_and_the_advice_ends_it(
+    empty_database: str, tmp_path: Path, held: str
+) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    write_scripts(tmp_path, incremental={"001-a.sql": "create table agent.a ()"})
+    async with connected(empty_database) as other:
+        if not int(await other.fetchval("show max_prepared_transactions")):
+            pytest.skip("this server has no prepared transactions")
+        await other.execute(f"begin; {held}; prepare transaction 'its owner''s'")
+        try:
+            with pytest.raises(LockedError, match="the prepared transaction 'its owner''s'") as locked:
+                await migration(tmp_path, SECOND).apply(empty_database)
+        finally:
+            await other.execute("rollback prepared 'its owner''s'")
+        assert "with rollback prepared 'its owner''s'." in str(locked.value)
+    assert (await migration(tmp_path, SECOND).apply(empty_database)).migrated
+
+
 async def test_after_a_deadlock_a_migration_begins_anew(
     server: Server, empty_database: str, tmp_path: Path
 ) -> None:

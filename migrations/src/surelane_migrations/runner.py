@@ -5,6 +5,7 @@ even before there is a schema. The lock of ``agent.migration`` excludes programs
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -46,12 +47,18 @@ BOOTSTRAP = Path(__file__).with_name("bootstrap.sql").read_text(encoding="utf-8"
 ADVISORY_KEY = 31321898691465844
 
 _HOLDERS = """
-select format('process %s (%s, role %s%s, since %s)', l.pid
+select case when l.pid is null then (
+    -- It has no session. Its other lock, on its own number, leads to its name.
+    select format('the prepared transaction %L (role %s, since %s)', p.gid, p.owner
+    , to_char(p.prepared, 'YYYY-MM-DD HH24:MI:SS TZ'))
+    from pg_locks t join pg_prepared_xacts p on p.transaction = t.transactionid
+    where t.locktype = 'transactionid' and t.pid is null and t.virtualtransaction = l.virtualtransaction limit 1
+) else format('process %s (%s, role %s%s, since %s)', l.pid
 , coalesce(nullif(a.application_name, ''), 'no application name')
 , coalesce(a.usename, 'hidden'), ' from ' || host(a.client_addr)
-, coalesce(to_char(a.xact_start, 'YYYY-MM-DD HH24:MI:SS TZ'), 'a time hidden from this role'))
+, coalesce(to_char(a.xact_start, 'YYYY-MM-DD HH24:MI:SS TZ'), 'a time hidden from this role')) end
 from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.granted and l.pid <> pg_backend_pid()
+where l.granted and l.pid is distinct from pg_backend_pid()
 and l.database = (select oid from pg_database where datname = current_database())
 """
 _RUNNER = f"""{_HOLDERS}
@@ -190,7 +197,7 @@ class Migration:
                 await asyncio.sleep(self.locks.delay.total_seconds())
         raise errors.LockedError(
             f"another migration is still running: {holder}. Nothing was applied here. Run this again when it "
-            "is done; if it hangs, end it with select pg_terminate_backend(pid)."
+            f"is done; if it hangs, {_end_of(holder)}."
         )
 
     async def _attempt(self, connection: database.Connection) -> Outcome | None:
@@ -202,10 +209,11 @@ class Migration:
                 free = await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY)
                 return await self._migrate(connection) if free else None
         except asyncpg.LockNotAvailableError:
+            holder = await _holder(connection, _TABLE_HOLDER)
             raise errors.LockedError(
-                f"agent.migration was locked for {self.locks.timeout.total_seconds():g} s by "
-                f"{await _holder(connection, _TABLE_HOLDER)}. Nothing was applied. End that session, or raise "
-                "SURELANE_MIGRATION_LOCK_TIMEOUT, and run this again."
+                f"agent.migration was locked for {self.locks.timeout.total_seconds():g} s by {holder}."
+                f" Nothing was applied. To end that lock, {_end_of(holder)}. Or raise"
+                " SURELANE_MIGRATION_LOCK_TIMEOUT. Then run this again."
             ) from None
         except asyncpg.ReadOnlySQLTransactionError:
             raise errors.MigrationError(
@@ -291,6 +299,13 @@ class Migration:
 async def _holder(connection: database.Connection, query: str) -> str:
     """Describe the session that has a lock."""
     return await connection.fetchval(query) or "a session that has just gone"
+
+
+def _end_of(holder: str) -> str:
+    """Return how to end what has a lock, once :func:`_holder` has described it."""
+    if (prepared := re.match(r"the prepared transaction (E?'(?:[^']|'')*')", holder)) is not None:
+        return f"end it, in this database, with rollback prepared {prepared[1]}"
+    return "end it with select pg_terminate_backend(pid)"
 
 
 def require_possible(connection: database.Connection, facts: database.Facts) -> None:

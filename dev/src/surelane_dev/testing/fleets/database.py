@@ -6,10 +6,11 @@ import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import asyncpg
 
@@ -48,12 +49,36 @@ class Hearer(Protocol):
     def hear(self, channel: str, payload: str) -> None: ...
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """What a server in some state does with statements: it refuses them with an SQLSTATE.
+
+    ``late``: after their effect, with the session's end. ``share``: how many of them, from 0 to 1. ``of``: those whose
+    text has it.
+    """
+
+    sqlstate: str = "25006"
+    late: bool = False
+    share: float = 1.0
+    of: str = "agent."
+
+    def meets(self, query: str, random: Random) -> bool:
+        """Return whether it meets a statement."""
+        return self.of in query and (self.share == 1 or random.random() < self.share)
+
+    def error(self, severity: str) -> Exception:
+        """Return the driver's error."""
+        told = {"C": self.sqlstate, "S": severity, "V": severity, "M": f"the server's state: {self.sqlstate}"}
+        return cast("Exception", asyncpg.PostgresError.new(told))
+
+
 class Database:
     """The database as all hosts see it."""
 
     def __init__(self, admin: str, name: str, loop: VirtualLoop) -> None:
         self.admin, self.name, self.loop = admin, name, loop
-        self.down = self.read_only = False
+        self.down = False
+        self.refusal: Refusal | None = None
         self.jump = 0.0
         """Seconds by which the server's clock is off."""
         self.restarts = 0
@@ -119,7 +144,7 @@ class Database:
 
     async def begin(self, seed: int = 0) -> None:
         """Begin anew: nothing of an earlier run is left."""
-        self.down = self.read_only = False
+        self.down, self.refusal = False, None
         self.jump, self.hearers = 0.0, []
         self.random = Random(f"database {seed}")
         self._turn = asyncio.Lock()

@@ -270,8 +270,11 @@ class Wire(Connection):
         await self._travel(within)
         if database.down or self._real is None or random.random() < faults.lost_request:
             self._break()
-        if database.read_only and "agent." in query:
-            raise asyncpg.ReadOnlySQLTransactionError("cannot execute in a read-only transaction")
+        refusal = database.refusal
+        if refusal is not None and not refusal.meets(query, random):
+            refusal = None
+        if refusal is not None and not refusal.late:
+            raise refusal.error("ERROR")
         restarts = database.restarts
         # The server goes on with a statement whose client is gone.
         running = database.serve(database.run(self._real, method, query, arguments, self._worker))
@@ -281,6 +284,9 @@ class Wire(Connection):
         except asyncpg.LockNotAvailableError:
             await asyncio.sleep(LOCKED)
             raise
+        if refusal is not None:
+            self.end()
+            raise refusal.error("FATAL")
         if random.random() < faults.lost_answer:
             self.net.log(f"{self.host.name}: the answer is lost of: {query[:70]}")
             self._break()
