@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
@@ -14,6 +15,7 @@ from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles
 from surelane_dev.postgres import embedded
 from surelane_operator.doctor.server import connected
+from surelane_service.pool import Listener
 from tests.databases import UNSAFE, Server
 from tests.neighbours.profiles import Profile
 
@@ -35,6 +37,16 @@ class Neighbour:
         """Connect as the owner, with the settings of the queue's own programs."""
         async with connected(self.uri()) as connection:
             yield connection
+
+    @asynccontextmanager
+    async def claiming(self) -> AsyncIterator[Connection]:
+        """Connect as a worker does to claim."""
+        listener = Listener(self.uri("surelane_worker"), service="test", within=timedelta(seconds=5))
+        try:
+            async with listener.connection() as connection:
+                yield connection
+        finally:
+            await listener.close()
 
     async def administer(self, statements: str) -> None:
         """Run what an administrator did there."""

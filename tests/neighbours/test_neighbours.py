@@ -71,7 +71,7 @@ async def events_are_stored_once_run_and_kept(made: Neighbour) -> None:
         assert (first.id, first.duplicate, again.duplicate) == (again.id, False, True)
         job = await Queue(working).enqueue("job", {"user": "U7X"}, item_key="a:1")
         await engine.announce_worker("w1", ["job", "slack.app_mention"], "1", None, 3)
-        async with working.acquire() as session:
+        async with made.claiming() as session:
             claimed = await do.claim(session, "job", "slack.app_mention")
             assert {row["id"] for row in claimed} == {first.id, job}
             await do.settled(do.complete, session, *map(do.pair, claimed))
@@ -83,9 +83,7 @@ async def old_history_goes(made: Neighbour) -> None:
     async with made.opened() as owner:
         identity = await owner.fetchval(OLD)
         await owner.execute("select agent.delete_event($1)", identity)
-    worker = SecretStr(made.uri("surelane_worker"))
-    opening = opened_pool(worker, service="test", max_size=1, statement_timeout=WITHIN)
-    async with opening as working, working.acquire() as session:
+    async with made.claiming() as session:
         removed, _ = await do.drop_history(session)
     assert removed == 1
 

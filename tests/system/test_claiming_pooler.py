@@ -8,7 +8,7 @@ from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
 from surelane_operator.doctor import examine_at
 from surelane_operator.doctor.server import connected
-from surelane_service.connecting import TRACKED
+from surelane_service.common.connecting import TRACKED
 from tests.databases import Server, as_role
 from tests.system.pooler import pooled
 from tests.system.worker import ended, enqueue, worker

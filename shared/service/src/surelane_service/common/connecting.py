@@ -1,7 +1,4 @@
-"""Every connection of ours: what ``DATABASE_URL`` says, as libpq reads it, and the settings that our SQL relies on.
-
-The migrations' package has this file, too, by a symbolic link: it imports nothing of ours.
-"""
+"""Every connection of ours: what ``DATABASE_URL`` says, as libpq reads it, and the settings that our SQL relies on."""
 
 import asyncio
 import configparser

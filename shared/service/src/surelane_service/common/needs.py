@@ -1,7 +1,4 @@
-"""What Surelane needs of a database: before it is installed (`surelane_migrations check`), and after (the doctor).
-
-The migrations' package has this file and its SQL, too, by symbolic links: it imports nothing of ours.
-"""
+"""What Surelane needs of a database: before it is installed (`surelane_migrations check`), and after (the doctor)."""
 
 import re
 from collections.abc import Collection
