@@ -25,12 +25,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
-<<<<<<< HEAD
-from surelane_service.connecting import parse
-from surelane_service.logs import get_logger
-=======
 from surelane_service.common.connecting import parse
->>>>>>> 0e17ce6a (One package for what services and migrations both have; noted times do not depend on a session's zone)
+from surelane_service.logs import get_logger
 
 OURS = "SURELANE_"
 """How the names of our own settings begin."""
