@@ -11,7 +11,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.t
 # The everyday suite: the longest first. `make rest` runs every other test that needs no tool.
 EVERYDAY := tests/promises tests/fleet tests/sql dev/tests/system/test_up.py tests/unit dev/tests/unit
 REST := tests/system dev/tests tests/docs tests/sql tests/interleavings tests/security tests/deploy tests/promises tests/fleet tests/unit
-TOOLS := container or browser or chaos or cluster or simulation or soak or fuzz or telemetry or packages or interleavings
+TOOLS := container or browser or chaos or cluster or simulation or soak or fuzz or telemetry or packages or interleavings or neighbours
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # One process per processor, and one more where a test waits.
@@ -19,7 +19,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(SLOWEST),--slowest-files=$(SLOWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test rest test-all fuzz simulate interleavings mutants soak matrix check format bench packages release images docs lock clean
+.PHONY: help up test rest test-all fuzz simulate interleavings neighbours mutants soak matrix check format bench packages release images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ matrix: ## run the whole suite on each Python and PostgreSQL that this machine h
 
 interleavings: .venv/test.stamp ## run all pairs of the queue's calls in overlapping transactions, in every order
 	@$(BIN)/python -m pytest -n $(JOBS) -m interleavings tests/interleavings
+
+neighbours: .venv/test.stamp ## install and run the queue on databases as others have them: settings, platforms, change capture
+	@$(BIN)/python -m pytest -n $(JOBS) -m neighbours tests/neighbours
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -45,7 +45,7 @@ EVERYDAY = (
 """The places of the tests that `make test` runs: all but ``slow`` ones. The Makefile names the same places."""
 TOOLS = {
     *("browser", "chaos", "cluster", "container", "fuzz"),
-    *("interleavings", "packages", "simulation", "soak", "telemetry"),
+    *("interleavings", "neighbours", "packages", "simulation", "soak", "telemetry"),
 }
 
 

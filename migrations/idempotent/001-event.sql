@@ -196,7 +196,7 @@ return case when agent.slack_event(_event) ->> 'type' in ('message', 'app_mentio
 create or replace function agent.message_time(_event jsonb) returns timestamptz
 language sql immutable parallel safe
 return (
-    select case when given ~ '^[0-9]{1,11}(\.[0-9]{1,20})?$' then agent.to_timestamptz(given::numeric) end
+    select case when given ~ '^[0-9]{1,11}([.][0-9]{1,20})?$' then agent.to_timestamptz(given::numeric) end
     from (select agent.slack_event(_event) ->> 'ts' as given offset 0) as read);
 
 -- Whether an event is a message that its author has edited: Slack delivers such a mention again.

@@ -75,7 +75,8 @@ as $$
 declare
     _noted text := coalesce(current_setting('surelane.noted', true), '');
     _hash text := ' ' || hashtextextended(_kind || ' ' || _key, 0) || ';';
-    _from timestamptz := nullif(current_setting('surelane.noted_from', true), '')::timestamptz;
+    -- Seconds, not a time's text: its zone's abbreviation may be another zone's, too.
+    _from timestamptz := to_timestamp(nullif(current_setting('surelane.noted_since', true), '')::float8);
 begin
     if strpos(_noted, _hash) > 0 and _due_at >= _from then
         return;
@@ -83,7 +84,7 @@ begin
     insert into agent.limit_note (kind, limit_key, due_at) values (_kind, _key, _due_at);
     if _due_at <= agent.clock() then
         perform set_config('surelane.noted', case when length(_noted) < 8000 then _noted else '' end || _hash, true)
-        , set_config('surelane.noted_from', greatest(_from, _due_at)::text, true);
+        , set_config('surelane.noted_since', extract(epoch from greatest(_from, _due_at))::text, true);
     end if;
 end
 $$;

@@ -48,8 +48,8 @@ end
 $$;
 
 -- Who may do what. Nothing is PUBLIC's; a role gets the functions that it calls, and no table.
--- Rights that others have, from the owner's default privileges or by hand, end: a role that may only
--- read could enqueue. A role gets rights as a member of one of ours.
+-- Rights that others have, from the owner's default privileges or by hand, end: a role that may
+-- only read could enqueue. A role gets rights as a member of one of ours.
 do $$
 declare
     _given record;

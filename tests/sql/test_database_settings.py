@@ -12,7 +12,7 @@ from surelane.calls import Connection, PooledConnection
 from surelane_migrations import database as migrations_database
 from surelane_migrations.files import PACKAGED, discover
 from surelane_operator.doctor import server as operator_server
-from surelane_service.connecting import SESSION
+from surelane_service.common.connecting import SESSION
 from surelane_service.intake import Intake
 from surelane_service.pool import Listener, opened_pool
 from tests.databases import Server, as_role, migrate

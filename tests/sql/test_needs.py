@@ -6,8 +6,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from surelane_service import needs
-from surelane_service.needs import NEEDS, answered
+from surelane_service.common import needs
+from surelane_service.common.needs import NEEDS, answered
 from tests.databases import Server, as_role
 from tests.sql.migrations import command, connected
 from tests.system.test_cli import Command

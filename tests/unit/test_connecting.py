@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from surelane_service.connecting import Address, DatabaseUriError, parse
+from surelane_service.common.connecting import Address, DatabaseUriError, parse
 
 AT = "postgresql://u:p@127.0.0.1:5432/db"
 CHANGED: dict[str, dict[str, object]] = {

@@ -15,11 +15,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from surelane_migrations.common.needs import Answer, answered
 from surelane_migrations.database import Connection, connected, read_facts
 from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_database_url, load_lock_settings, parse_duration
-from surelane_migrations.needs import Answer, answered
 from surelane_migrations.runner import Migration
 from surelane_migrations.runner import plan as plan_migration
 from surelane_migrations.status import expected_schema, read_status, wait_for_schema

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from surelane_migrations import errors
-from surelane_migrations.connecting import DatabaseUriError, connect
+from surelane_migrations.common.connecting import DatabaseUriError, connect
 from surelane_migrations.files import ScriptStatus
 from surelane_migrations.version import Version
 

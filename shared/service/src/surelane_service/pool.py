@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
 from surelane.errors import DatabaseUnavailable, SurelaneError
-from surelane_service import connecting
+from surelane_service.common import connecting
 
 LOCK_TIMEOUT = 5.0
 """Seconds that a statement for many events waits for another transaction's lock."""

@@ -25,7 +25,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
-from surelane_service.connecting import parse
+from surelane_service.common.connecting import parse
 from surelane_service.logs import get_logger
 
 OURS = "SURELANE_"

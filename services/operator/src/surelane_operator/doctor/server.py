@@ -11,9 +11,9 @@ import asyncpg
 from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
+from surelane_service.common.connecting import connect
+from surelane_service.common.needs import answered
 from surelane_service.compatibility import unfit
-from surelane_service.connecting import connect
-from surelane_service.needs import answered
 
 CHANNEL = "surelane_doctor"
 PATIENCE = 3.0

@@ -1,7 +1,4 @@
-"""Every connection of ours: what ``DATABASE_URL`` says, as libpq reads it, and the settings that our SQL relies on.
-
-The migrations' package has this file, too, by a symbolic link: it imports nothing of ours.
-"""
+"""Every connection of ours: what ``DATABASE_URL`` says, as libpq reads it, and the settings that our SQL relies on."""
 
 import asyncio
 import configparser
@@ -27,7 +24,7 @@ else:
     Opened = asyncpg.Connection
 
 TRACKED = {"standard_conforming_strings": "on", "DateStyle": "ISO, MDY", "TimeZone": "UTC"}
-"""What a session has that PgBouncer keeps for each of its clients, whichever connection serves it."""
+"""What a session has that PgBouncer keeps for each of its clients, on each of its connections."""
 SESSION = TRACKED | {
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
@@ -42,14 +39,14 @@ SESSION = TRACKED | {
     "statement_timeout": "0",
     "lock_timeout": "0",
 }
-"""What our SQL relies on: each connection of ours sets it, whatever the database or the role has.
+"""What our SQL relies on: each connection of ours sets it, over what the database or the role has.
 
 With ``row_security`` off, a statement that a policy would narrow fails, where it would not see rows. Not in the list:
 ``default_transaction_read_only``, which platforms switch on when a disk is full; the ends of idle sessions, after which
 services connect again; and ``transaction_timeout``, which servers before PostgreSQL 17 do not know (:func:`connect`).
 """
 RELIED_ON = ("default_transaction_isolation", "standard_conforming_strings")
-"""What a transaction pooler must bring along: nobody can set it there for one statement."""
+"""What a transaction pooler must bring along: no statement can set it there for itself."""
 
 HEAD_START = 0.1
 """The part of the time to connect that a host of a URI has to itself before the next one is tried beside it."""

@@ -1,7 +1,7 @@
--- What Surelane needs of a database, the most important first. Each query returns one row: found, a
--- sentence; wrong, null where this role cannot see it; and perhaps cure, SQL that an administrator or
--- the owner runs. It stands for {cure} in the advice. A warning is no more than that. What is of the
--- schema is asked for once that is there.
+-- What Surelane needs of a database, the most important first. Each query returns one row: found,
+-- a sentence; wrong, null where this role cannot see it; and perhaps cure, SQL that an
+-- administrator or the owner runs. The cure stands for {cure} in the advice. A need that is not met
+-- is a problem, a warning is no more than that. A need of the schema waits until that is there.
 
 -- need: server
 -- advice: upgrade to PostgreSQL 16 or newer
@@ -14,14 +14,16 @@ select getdatabaseencoding() as found, getdatabaseencoding() <> 'UTF8' as wrong
 , 'create database surelane encoding ''UTF8'' template template0' as cure;
 
 -- need: writes
--- advice: let DATABASE_URL lead to the primary. Platforms make a database read-only when its disk is full
+-- advice: let DATABASE_URL lead to the primary. Platforms make a database read-only when its disk
+-- is full
 select case when standby then 'a standby' when refuses then 'read-only by default' else 'a primary that takes writes' end
     as found
 , standby or refuses as wrong
 from pg_is_in_recovery() as standby, (select current_setting('default_transaction_read_only') = 'on') as s (refuses);
 
 -- warning: durability
--- advice: a crash of the server loses events that were acknowledged: turn these on, but on a machine for tests
+-- advice: a crash of the server loses events that were acknowledged: turn these on, but on a
+-- machine for tests
 select coalesce(string_agg(name, ', '), 'nothing') || ' is off' as found, count(*) > 0 as wrong
 from pg_settings where name in ('synchronous_commit', 'fsync', 'full_page_writes') and setting = 'off';
 
@@ -32,7 +34,8 @@ select 'session_replication_role ' || mode as found, mode = 'replica' as wrong
 from current_setting('session_replication_role') as mode;
 
 -- warning: isolation
--- advice: our own connections set read committed; programs that enqueue over theirs need it. To change it: {cure}
+-- advice: our own connections set read committed; programs that enqueue over theirs need it. To
+-- change it: {cure}
 select 'by default: ' || coalesce(string_agg(s.level, ', '), 'read committed') as found, count(*) > 0 as wrong
 , string_agg(format('alter %s reset default_transaction_isolation', s.place), '; ') as cure
 from (
@@ -54,7 +57,8 @@ select format('%I %s', current_user, case
 from has_database_privilege(current_database(), 'create') as may left join pg_namespace as n on n.nspname = 'agent';
 
 -- need: our roles
--- advice: this role may not create them. As an administrator: {cure}; then: python -m surelane_migrations apply --again
+-- advice: this role may not create them. As an administrator: {cure}; then: python -m
+-- surelane_migrations apply --again
 select 'missing: ' || coalesce(string_agg(name, ', '), 'none') as found
 , count(*) > 0 and not (select rolcreaterole or rolsuper from pg_roles where rolname = current_user) as wrong
 , string_agg(format('create role %I nologin', name), '; ') as cure
@@ -83,7 +87,8 @@ select 'switched on: ' || coalesce(string_agg(relname, ', '), 'nowhere') as foun
 from pg_class where relnamespace = to_regnamespace('agent') and relkind in ('r', 'p') and relrowsecurity;
 
 -- need: publications
--- advice: PostgreSQL refuses to change rows of these tables. Run: python -m surelane_migrations apply --again
+-- advice: PostgreSQL refuses to change rows of these tables. Run: python -m surelane_migrations
+-- apply --again
 select format('of our tables: %s; tables without a replica identity: %s'
     , coalesce((select string_agg(distinct pubname::text, ', ') from pg_publication_tables where schemaname = 'agent')
         , 'none')
@@ -97,7 +102,8 @@ select 'on changes of a schema: ' || coalesce(string_agg(evtname, ', '), 'none')
 from pg_event_trigger where evtenabled <> 'D' and evtevent <> 'login';
 
 -- schema: sequences
--- advice: new events would get ids of old ones, as after a restore of single tables. As the schema's owner: {cure}
+-- advice: new events would get ids of old ones, as after a restore of single tables. As the
+-- schema's owner: {cure}
 select format('the last id given is %s, the newest stored %s', last, newest) as found, newest > last as wrong
 , format('select setval(''agent.event_id_seq'', %s)', newest) as cure
 from (
@@ -106,7 +112,8 @@ from (
 ) as ids;
 
 -- warning: connections
--- advice: raise max_connections, or the limit of the database or the role; workers may run behind a pooler
+-- advice: raise max_connections, or the limit of the database or the role; workers may run behind
+-- a pooler
 select format('%s of %s are free; an ingest takes up to 11, a worker 12, the operator 7', free, most) as found
 , free < 30 as wrong
 from (

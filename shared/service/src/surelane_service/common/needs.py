@@ -1,7 +1,4 @@
-"""What Surelane needs of a database: before it is installed (`surelane_migrations check`), and after (the doctor).
-
-The migrations' package has this file and its SQL, too, by symbolic links: it imports nothing of ours.
-"""
+"""What Surelane needs of a database: before it is installed (`surelane_migrations check`), and after (the doctor)."""
 
 import re
 from collections.abc import Collection
@@ -16,7 +13,7 @@ if TYPE_CHECKING:  # generic for the type checker alone
 else:
     Asked = asyncpg.Connection
 
-_NEED = re.compile(r"-- (need|warning|schema): ([^\n]+)\n(?:-- advice: ([^\n]+)\n)?(.+?);\n", re.DOTALL)
+_NEED = re.compile(r"-- (need|warning|schema): ([^\n]+)\n(?:-- advice: (.+?)\n(?!--))?(.+?);\n", re.DOTALL)
 NEEDS = _NEED.findall(Path(__file__).with_name("needs.sql").read_text(encoding="utf-8"))
 """Of each need its sort, its name, what to do, and the query."""
 SEEN_BY = "connect as a member of agent_operator, or as the schema's owner"
@@ -49,5 +46,6 @@ async def answered(connection: Asked, names: Collection[str] = ()) -> list[Answe
         level = "unknown" if wrong is None else "ok"
         if wrong:
             level = "warning" if sort == "warning" else "problem"
-        answers.append(Answer(name, level, row["found"], advice.format(cure=cure) if wrong else None))
+        told = advice.replace("\n-- ", " ").format(cure=cure) if wrong else None
+        answers.append(Answer(name, level, row["found"], told))
     return answers

@@ -1,1 +1,0 @@
-../../../shared/service/src/surelane_service/connecting.py
