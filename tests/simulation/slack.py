@@ -39,6 +39,7 @@ class Slack:
     """The thread that is gone."""
 
     def __post_init__(self) -> None:
+        self._posts = 0
         self._random = Random(f"slack {self.witness.seed}")
         self._often = self._random.choice((0.0, 0.05, 0.2))
         doomed = thread_of(self._random.choice(GROUPS))
@@ -70,7 +71,8 @@ class Slack:
 
     def _post(self, host: Host, given: dict[str, Any]) -> dict[str, Any]:
         loop, key = self.net.database.loop, key_of(given)
-        message = {**given, "ts": f"{EPOCH + loop.now:.3f}{len(self.messages):03}"}
+        self._posts += 1
+        message = {**given, "ts": f"{EPOCH + loop.now:.3f}{self._posts:03}"}
         self.messages.append(message)
         if message.get("thread_ts") and message["thread_ts"] == self.gone:
             self.unanswered.add(key)
