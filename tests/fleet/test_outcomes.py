@@ -429,3 +429,33 @@ async def test_event_whose_thread_is_gone_is_cancelled_and_says_why_and_nothing_
             assert (row["outcome"], row["reason"], row["attempts"]) == ("cancelled", gone, 1), text
         await f.sleep("5m")
         assert f.slack.messages == []
+
+
+@virtual
+async def test_streamed_answer_is_there_once_whatever_slack_refuses_or_does_without_saying_so() -> None:
+    handlers = Handlers()
+
+    @handlers.on("slack.app_mention")
+    async def answer(event: Event, ctx: Context) -> None:
+        async with ctx.slack.stream(event, interval=0) as stream:
+            for word in ("one ", "two ", "three"):
+                await stream.append(word)
+
+    methods = [
+        f"chat.{name}" for name in ("startStream", "appendStream", "stopStream", "postMessage", "update")
+    ]
+    async with fleet(handlers) as f:
+        for number in range(2 * len(methods) ** 2):
+            first, second = methods[number // 2 % len(methods)], methods[number // 2 // len(methods)]
+            f.slack.refused = (
+                {} if first in ("chat.postMessage", "chat.update") else {first: "user_not_found"}
+            )
+            f.slack.failing = {second: "internal_error"}
+            event = await f.mention("hello", user="B1" if first == "chat.postMessage" else "U1")
+            if number % 2:
+                with f.killed_at("end"):
+                    await event.result()
+            else:
+                await event.result()
+            assert f.replies(event) == ["one two three"], (first, second)
+        assert not [each for each in f.slack.messages if each.get("streaming_state") == "in_progress"]

@@ -8,6 +8,7 @@ What must hold for every seed:
 - A limit is never exceeded, by handlers that run at once on such hosts nor by claims in a period.
 - A step whose result was stored is not run again. What is suspended wakes.
 - A question to people is posted, by hosts that were well only once, and the first click that counts stays its answer.
+  Where its thread is gone, its event is cancelled, and nothing is left in the channel.
 - Once a disturbance is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
   Where a machine vanished, that is :data:`SWEPT` seconds after five minutes without a heartbeat.
 - Once it is over, and while connections are half-open, no event waits for longer than :data:`IDLE` seconds beside idle
@@ -375,8 +376,11 @@ class Fleet:
             raise BrokenError("one row in history", f"{twice}")
         if lost := sorted(self.acknowledged - ended.keys()):
             raise BrokenError("nothing acknowledged is lost", f"{lost}")
-        if failed := [row["item_key"] for row in rows if row["outcome"] != "completed"]:
+        gone = self.slack.unanswered
+        if failed := [row["item_key"] for row in rows if row["outcome"] != _outcome(row["item_key"] in gone)]:
             raise BrokenError("everything completes", f"{failed}")
+        if left := self.slack.check():
+            raise BrokenError("nothing is left beside a thread that is gone", left)
         if not self.witness.backwards:
             await self._check_rate()
 
@@ -431,6 +435,10 @@ def _settings() -> WorkerSettings:
 
 async def _replace(job: Job, queue: Queue) -> list[Inserted]:
     return await queue.enqueue_many([job], on_duplicate="replace")
+
+
+def _outcome(gone: bool) -> str:
+    return "cancelled" if gone else "completed"
 
 
 def _first(group: ExceptionGroup[Any]) -> BaseException:

@@ -80,6 +80,8 @@ class Witness:
         """How often each question was posted by hosts that were well."""
         self.answers: dict[str, str] = {}
         """What each question's handler was told."""
+        self.forgot = False
+        """Whether a standby took over that may not know which messages were being posted."""
         self.locked: set[int] = set()
         """Events that another transaction has locked: claims pass over them."""
         self.backwards: list[float] = []
@@ -179,6 +181,7 @@ class Witness:
 
     def took_over(self, stored: set[tuple[str, str]]) -> None:
         """Forget what a standby that took over may not know."""
+        self.forgot = True
         self.stored &= stored
         self.posted.clear()
         self.answers.clear()

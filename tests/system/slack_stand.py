@@ -57,13 +57,21 @@ class Stand:
         return await self.queue.insert_event(json.dumps(payload))
 
     async def mention(
-        self, text: str, channel: str = "general", thread_ts: str | None = None, name: str = "ada"
+        self,
+        text: str,
+        channel: str = "general",
+        thread_ts: str | None = None,
+        name: str = "ada",
+        *,
+        deleted: bool = False,
     ) -> tuple[int, Message]:
-        """Let a person mention the bot; return the event's id in the queue, and the message."""
+        """Let a person mention the bot, and delete that; return the event's id in the queue, and the message."""
         workspace, room = self.simulator.workspace, self.room(channel)
         text = f"<@{workspace.bot.id}> {text}"
         message = workspace.post(room, self.user(name).id, text, thread_ts=thread_ts)
         (inner,) = events_of(workspace, Posted(message), {"app_mention"})
+        if deleted:
+            workspace.delete(message)
         return await self.store(envelope(workspace, inner)), message
 
     def command(

@@ -206,3 +206,30 @@ async def test_killed_worker_leaves_one_table_one_plan_and_one_chart(
         assert kinds(answer) == ["markdown", "table", "markdown"]
         assert answer.text.endswith("That is all.More")
         assert not any(message.streaming for message in (plan, chart, answer))
+
+
+@pytest.mark.parametrize(
+    "answer", [says("Done."), calls(("deploy", {"service": "api"})), LOOK], ids=["text", "approval", "tool"]
+)
+async def test_turn_whose_question_was_deleted_is_cancelled_and_leaves_nothing_in_the_channel(
+    desk: Desk, answer: Any
+) -> None:
+    before = list(desk.slack.room().messages)
+    identity, _ = await desk.ask("gone", answer, says("Done."), deleted=True)
+    row = await ended(desk.connection, identity)
+    why = "cancelled while running by surelane: the message that it answers was deleted"
+    assert (row["outcome"], row["reason"]) == ("cancelled", why)
+    assert list(desk.slack.room().messages) == before
+
+
+async def test_answer_that_slack_does_not_take_as_a_stream_is_posted_with_its_table_and_blocks_once(
+    desk: Desk,
+) -> None:
+    desk.slack.fail("refused", "chat.startStream", error="channel_type_not_supported", count=None)
+    try:
+        result, asked = await desk.turn("plain", LOOK, says("Here:\n\n", TABLE, "\nDone."))
+    finally:
+        desk.slack.simulator.faults.remove()
+    (message,) = desk.slack.replies(asked)
+    assert kinds(message) == ["markdown", "table", "markdown"]
+    assert result["answer"].endswith("Done.")

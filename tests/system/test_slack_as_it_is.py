@@ -181,6 +181,9 @@ async def test_stream_of_an_event_that_ended_is_replaced_where_slack_does_not_en
 GONE: dict[str, Act] = {
     **{what: ONCE[what][1] for what in ("reply", "whisper", "begun stream", "file")},
     "Bolt's say": lambda on, to: of_bolt("chat.postMessage", text="one", thread_ts=to[0].slack["ts"])(on, to),
+    "Bolt's stream": lambda on, to: of_bolt(
+        "chat.startStream", recipient_team_id="T", recipient_user_id=ADA, thread_ts=to[0].slack["ts"]
+    )(on, to),
     "Bolt's whisper": lambda on, to: of_bolt(
         "chat.postEphemeral", text="one", user=ADA, thread_ts=to[0].slack["ts"]
     )(on, to),
@@ -195,7 +198,7 @@ async def test_nothing_is_left_in_the_channel_where_the_question_was_deleted(
     event, _ = attempt = await attempts.mention()
     attempts.slack.simulator.workspace.delete(attempts.slack.room().messages[event.slack["ts"]])
     if fault:
-        error = {"chat.delete": "cant_delete_message", "chat.startStream": "user_not_found"}[fault]
+        error = {"chat.delete": "cant_delete_message", "chat.startStream": "invalid_thread_ts"}[fault]
         attempts.slack.fail("refused", fault, error=error)
     with pytest.raises(ThreadGoneError):
         await GONE[what](attempts, attempt)

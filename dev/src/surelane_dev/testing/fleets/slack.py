@@ -18,6 +18,9 @@ LOST = 4
 """How many times as often as those of the database answers of Slack get lost: there are few."""
 
 
+BOT, RUNS, START = "UBOT", "in_progress", "chat.startStream"
+MOST_STREAMED = 10_800
+"""Bytes of a streamed message, as apps have measured."""
 OF_GONE = {
     "chat.getPermalink": "message_not_found",
     "chat.startStream": "invalid_thread_ts",
@@ -67,6 +70,12 @@ class MessagesInMemory:
             case "chat.postMessage" | "response_url":
                 self.messages.append({**given, "ts": self.next_ts()})
                 return {"ok": True, "ts": self.messages[-1]["ts"], "message": self.messages[-1]}
+            case "auth.test":
+                return {"ok": True, "user_id": BOT}
+            case "chat.startStream" | "chat.appendStream" | "chat.stopStream" if mine or method == START:
+                return self._begun(given) if method == START else _streamed(mine[0], given, method)
+            case "chat.update" if mine and mine[0].get("streaming_state") == RUNS:
+                return {"ok": False, "error": "streaming_state_conflict"}
             case "views.open":
                 return {"ok": True, "view": {"id": f"V{len(self.calls)}"}}
             case "chat.update" if mine:
@@ -75,9 +84,35 @@ class MessagesInMemory:
                 self.messages.remove(mine[0])
         return {"ok": True, "messages": channel if method.startswith("conversations.") else []}
 
+    def _begun(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Begin a streamed message. In a channel, Slack does so for a person only."""
+        recipient = given.get("recipient_user_id")
+        if not given["channel"].startswith("D"):
+            if not recipient:
+                return {"ok": False, "error": "missing_recipient_user_id"}
+            if not recipient.startswith(("U", "W")):
+                return {"ok": False, "error": "user_not_found"}
+        place = {name: given.get(name) for name in ("channel", "thread_ts")}
+        message = {**place, "ts": self.next_ts(), "user": BOT, "text": "", "streaming_state": RUNS}
+        if (answer := _streamed(message, given, START))["ok"]:
+            self.messages.append(message)
+        return answer
+
     def next_ts(self) -> str:
         """Return a timestamp for a message now."""
         return f"{EPOCH + self.net.database.loop.now:.3f}{len(self.calls):03}"
+
+
+def _streamed(message: dict[str, Any], given: dict[str, Any], method: str) -> dict[str, Any]:
+    ends = method == "chat.stopStream"
+    if message.get("streaming_state") != RUNS:
+        return {"ok": False, "error": "message_not_in_streaming_state"}
+    text = message["text"] + "".join(each.get("text", "") for each in given.get("chunks") or ())
+    if len(text.encode(errors="replace")) > MOST_STREAMED:
+        return {"ok": False, "error": "msg_too_long"}
+    shown = {name: given.get(name) for name in ("blocks", "metadata")} if ends else {}
+    message.update(text=text, streaming_state="completed" if ends else RUNS, **shown)
+    return {"ok": True, "ts": message["ts"]}
 
 
 class Client(AsyncWebClient):

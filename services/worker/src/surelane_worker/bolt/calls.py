@@ -18,7 +18,7 @@ from slack_sdk.web.client import WebClient
 from surelane.events import Event
 from surelane.slack import place_of
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.slack.client import UNCLEAR, slack_error, unknown_whether_done
+from surelane_worker.slack.client import NO_THREAD, UNCLEAR, slack_error, unknown_whether_done
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.notes import SentReplies, Thread
 from surelane_worker.slack.stream import Begun
@@ -219,7 +219,12 @@ class Calls:
         async def start() -> str:
             return str((await client.api_call("chat.startStream", **request))["ts"])
 
-        ts = await begun.begin(start)
+        try:
+            ts = await begun.begin(start)
+        except SlackApiError as error:
+            if slack_error(error) in NO_THREAD:
+                await sent.check_thread(self.event, place)
+            raise
         self._streams[ts] = ordinal
         return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": ts})
 

@@ -177,7 +177,10 @@ class Message:
 
     async def _show(self, blocks: list[dict[str, Any]]) -> None:
         """Show all text and blocks of this attempt, where Slack does not extend the message: change it, or post it."""
-        await self._streaming(self.client.chat_stopStream(**self._place)) if self.ts else None
+        if self.ts is None:
+            self.ts = await self.begun.earlier()  # Slack may have begun it, and said nothing clear
+        if self.ts is not None:
+            await self._streaming(self.client.chat_stopStream(**self._place))
         content = content_of(self.said, blocks)
         text = "".join(chunk.get("text", "") for chunk in self.said)
         ways = [content, {"text": text}] if text else [content]  # Slack may refuse the blocks
