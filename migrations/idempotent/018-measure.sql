@@ -368,16 +368,17 @@ $$;
 
 -- An ingest process says how many connections of Socket Mode it has, or is about to open: before it
 -- opens one, and after one ended. With _of_the_app it also says how many Slack told it that the app
--- has. Returns how many all our processes have, and how many others had when Slack last told one of
--- them. A process that is silent for a minute counts no more. A null of _sockets: it ends.
+-- has. Returns what agent.list_sockets does. A null of _sockets: the process ends.
 create or replace function agent.announce_sockets
 ( _name text, _app_id text, _sockets int4, _of_the_app int4 default null
-, out ours int4, out others int4, out told_at timestamptz
+, out ours int4, out others int4, out unsure boolean, out told_ago interval
 )
 language plpgsql volatile security definer
 as $$
 declare
     _now timestamptz := agent.clock();
+    _others int4;
+    _since timestamptz;
 begin
     delete from agent.socket as s where s.name in (
         select o.name from agent.socket as o
@@ -388,26 +389,36 @@ begin
         on conflict (name) do update
         set app_id = excluded.app_id, sockets = excluded.sockets, seen_at = excluded.seen_at;
     end if;
-    select coalesce(sum(s.sockets), 0) into ours from agent.socket as s
-    where s.app_id = _app_id and s.seen_at > _now - interval '1 minute';
     if _of_the_app is not null then
-        update agent.socket as s
-        set of_the_app = _of_the_app, others = greatest(_of_the_app - ours, 0), told_at = _now where s.name = _name;
+        select greatest(_of_the_app - l.ours, 0) into _others from agent.list_sockets() as l where l.app_id = _app_id;
+        select s.since into _since from agent.socket as s
+        where s.app_id = _app_id and s.seen_at > _now - interval '1 minute' and s.told_at is not null
+        order by s.told_at desc limit 1;
+        update agent.socket as s set others = _others, told_at = _now
+        , since = case when _others > 0 then coalesce(_since, _now) end where s.name = _name;
     end if;
-    select l.others, l.told_at into announce_sockets.others, announce_sockets.told_at
+    select l.ours, l.others, l.unsure, _now - l.told_at
+    into announce_sockets.ours, announce_sockets.others, announce_sockets.unsure, announce_sockets.told_ago
     from agent.list_sockets() as l where l.app_id = _app_id;
 end
 $$;
 
--- Of each app with Socket Mode: how many connections ours are, and how many others had when Slack
--- last told one of our processes.
+-- Of each app with Socket Mode: how many connections all our processes have, and how many others
+-- had when Slack last told one of ours. A process that is silent for a minute counts no more. What
+-- Slack said within four seconds alone is unsure, and counts as none: one of ours may have ended.
 create or replace function agent.list_sockets()
-returns table (app_id text, ours int4, others int4, told_at timestamptz)
+returns table (app_id text, ours int4, others int4, unsure boolean, told_at timestamptz)
 language sql stable security definer
 as $$
-    select s.app_id, sum(s.sockets)::int4
-    , (array_agg(s.others order by s.told_at desc nulls last))[1], max(s.told_at)
-    from agent.socket as s where s.seen_at > agent.clock() - interval '1 minute' group by s.app_id
+    select c.app_id, c.ours
+    , case when c.told_at >= c.since + interval '4 seconds' then c.others else 0 * c.others end
+    , coalesce(c.told_at < c.since + interval '4 seconds', false), c.told_at
+    from (
+        select s.app_id, sum(s.sockets)::int4 as ours, max(s.told_at) as told_at
+        , (array_agg(s.others order by s.told_at desc nulls last))[1] as others
+        , (array_agg(s.since order by s.told_at desc nulls last))[1] as since
+        from agent.socket as s where s.seen_at > agent.clock() - interval '1 minute' group by s.app_id
+    ) as c
 $$;
 
 -- Makes each service's first calls with the rights of its role, and takes them back. What failed

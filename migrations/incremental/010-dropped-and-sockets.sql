@@ -12,8 +12,8 @@ create table agent.socket
 ( name text not null primary key         -- of the process
 , app_id text not null
 , sockets int4 not null                  -- open, or opening
-, of_the_app int4                        -- all of the app, as Slack told this process last
-, others int4                            -- of these, how many are not ours
-, told_at timestamptz
 , seen_at timestamptz not null
+, others int4                            -- the app's connections that are not ours, as Slack said last
+, told_at timestamptz                    -- when it did
+, since timestamptz                      -- since when each of our processes was told of others
 );

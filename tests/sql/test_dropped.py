@@ -78,13 +78,19 @@ async def test_connections_of_the_fleet_are_ours_and_the_rest_are_others(queue: 
     fleet = Intake(queue)
     for name in ("a", "b"):
         assert (await fleet.announce_sockets(name, "A1", 2)).others is None
-    assert (await fleet.announce_sockets("a", "A1", 2, of_the_app=4)).others == 0
+    seen = await fleet.announce_sockets("a", "A1", 2, of_the_app=4)
+    assert (seen.others, seen.unsure) == (0, False)
     assert (await fleet.announce_sockets("c", "A2", 1, of_the_app=1)).others == 0  # another app
     seen = await fleet.announce_sockets("b", "A1", 2, of_the_app=9)
-    assert (seen.ours, seen.others) == (4, 5)
+    assert (seen.ours, seen.others, seen.unsure) == (4, 0, True)
+    await do.advance(queue, timedelta(seconds=5))
+    seen = await fleet.announce_sockets("a", "A1", 2, of_the_app=8)
+    assert (seen.ours, seen.others, seen.unsure) == (4, 4, False)
+    assert (await fleet.announce_sockets("b", "A1", 2, of_the_app=9)).others == 5
     assert (await fleet.announce_sockets("a", "A1", 2)).others == 5, "each process learns of it"
     (row, _) = await queue.fetch("select app_id, ours, others from agent.list_sockets() order by 1")
     assert tuple(row) == ("A1", 4, 5)
+    assert (await fleet.announce_sockets("a", "A1", 2, of_the_app=4)).others == 0, "they have gone"
     assert (await fleet.announce_sockets("b", "A1", None)).ours == 2
     await do.advance(queue, timedelta(seconds=61))
     assert (await fleet.announce_sockets("a", "A1", 1)).ours == 1, "b ended, and c is silent"

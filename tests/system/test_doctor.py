@@ -84,6 +84,7 @@ async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_i
         "workers",
         "versions",
         "schedules",
+        "socket mode",
         *quick,
         "history",
     ]

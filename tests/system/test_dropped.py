@@ -78,6 +78,7 @@ async def test_refused_webhooks_unhandled_commands_second_ids_and_malformed_bodi
         assert (await running.slack.event({"type": "event_callback"})).status == 400
         assert (await running.slack.event({"type": "app_rate_limited", "team_id": "T1"})).status == 200
         assert (await post(running, body=b"{", identity="msg_9")).status == 400
+    assert (await surelane("events", "why", first["event_id"], "--json")).json["reason"] == "no_worker"
     told = await surelane("events", "why", again["event_id"])
     assert "was stored before, from another delivery" in told.out
     told = await surelane("events", "why", "webhook:git:msg_9")

@@ -4,13 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from surelane.calls import Connection
-from surelane_ingest import socket_mode
+from surelane_ingest import census, socket_mode
 from surelane_ingest.metrics import Metrics
+from surelane_operator.doctor.queue import sockets
+from surelane_operator.reads.events import Reads
 from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.metrics import documented, documented_labels, exported, labels, ours, value
@@ -224,6 +228,37 @@ async def test_replicas_share_the_ten_connections_that_slack_allows(
             await slack.wire()
         await until(lambda: len(slack.open) == 1)
         await ready(ingest)
+
+
+async def test_connections_of_another_client_are_told_until_they_are_gone(
+    database: str, slack: SocketSlack, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas of ours are no other client. A first sight alone is not told: one of ours may just have ended."""
+    for name in ("SURE", "AGAIN", "CALM", "EVERY"):
+        monkeypatch.setattr(census, name, timedelta(milliseconds=50))
+
+    async def told() -> str:
+        return "; ".join([each.found for each in await sockets(Reads(connection))])
+
+    async def foreign() -> bool:
+        return "3 of the 7 connections of app A1 are not ours" in await told()
+
+    with capture_logs() as logs:
+        async with connected(database, slack), connected(database, slack):
+            await until(lambda: len(slack.open) == 4)
+            await eventually(told, "app A1 has 4 connections, all of them ours", within=60, every=0.02)
+            slack.others = 3
+            unsure = "select bool_or(unsure) from agent.list_sockets()"
+            await eventually(lambda: connection.fetchval(unsure), expected=True, within=60, every=0.02)
+            assert "not ours" not in await told()
+            await connection.execute("update agent.socket set since = since - interval '10 seconds'")
+            await eventually(foreign, expected=True, within=60, every=0.02)
+            await until(
+                lambda: ("warning", census.WARNING) in [(log["log_level"], log["event"]) for log in logs]
+            )
+            slack.others = 0
+            await until(lambda: sum("any more" in log["event"] for log in logs) >= 2)
+    assert await told() == ""
 
 
 async def test_the_first_connection_tries_until_slack_answers_and_has_room(

@@ -17,8 +17,10 @@ from opentelemetry import metrics
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
+from surelane.calls import Pool
 from surelane_ingest import envelope
 from surelane_ingest.app import Bodies, Refusals, Refused
+from surelane_ingest.census import Census
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
@@ -33,6 +35,8 @@ CLOSES_WITHIN = 2.0
 """Seconds that the end of a connection may take."""
 PATH = "socket mode"
 """Names the connections where logs name a request's path."""
+RECOUNTING = -1
+"""The place of a connection that is opened for its ``hello`` alone."""
 MOST = 10
 """Connections that Slack allows an app."""
 OPENS_WITHIN = 10.0
@@ -71,12 +75,14 @@ class NotConnectedError(Exception):
 class Links:
     """The state of all connections, and how many envelopes had which outcome since the process began.
 
-    ``open``: connections on which Slack can send. ``pending``: envelopes taken and not acknowledged yet.
+    ``open``: connections on which Slack can send. ``pending``: envelopes taken and not acknowledged yet. ``others``:
+    the app's connections that another client holds.
     """
 
     def __init__(self) -> None:
         self.open = 0
         self.pending = 0
+        self.others = 0
         self.envelopes: Counter[tuple[str, str]] = Counter()
         self._lost_at = float("-inf")
         self._problem = "none is open yet"
@@ -87,6 +93,7 @@ class Links:
         for make, name, observe, unit, description in (
             (gauge, "connections", single(lambda: self.open), "{connection}", "Open connections."),
             (gauge, "unacknowledged", single(lambda: self.pending), "{envelope}", "Not acknowledged yet."),
+            (gauge, "others", single(lambda: self.others), "{connection}", "Connections of other clients."),
             (count, "envelopes", by_type, "{envelope}", "Envelopes by type and outcome."),
         ):
             make(f"surelane.ingest.socket.{name}", [observe], unit, description)
@@ -247,13 +254,16 @@ class Link:
 class SocketMode:
     """Hold the connections."""
 
-    def __init__(self, settings: IngestSettings, session: aiohttp.ClientSession, shared: Shared) -> None:
+    def __init__(
+        self, settings: IngestSettings, session: aiohttp.ClientSession, shared: Shared, pool: Pool
+    ) -> None:
         self._token = settings.app_token.get_secret_value().strip() if settings.app_token else ""
         self._session = session
         # slack-sdk's retries are off: places pause by themselves.
         self._client = AsyncWebClient(None, settings.slack_api_url, session=session, retry_handlers=[])
         self._shared = shared
         self._running: dict[Link, asyncio.Task[None]] = {}
+        self.census = Census(pool, self._token)
 
     async def hold(self, place: int) -> None:
         """Keep a place filled until cancelled."""
@@ -286,6 +296,16 @@ class SocketMode:
 
     async def _open(self, place: int) -> Link:
         """Open a connection and wait for its ``hello``. It raises :class:`NotConnectedError`."""
+        await self.census.opening()
+        try:
+            link, of_the_app = await self._opened(place)
+        except BaseException:
+            self.census.ended()
+            raise
+        await self._count(of_the_app)
+        return link
+
+    async def _opened(self, place: int) -> tuple[Link, int]:
         try:
             async with asyncio.timeout(OPENS_WITHIN):
                 socket = await self._session.ws_connect(
@@ -303,13 +323,26 @@ class SocketMode:
         link = Link(socket, self._shared)
         self._shared.links.opened(place, hello.connections)
         self._running[link] = asyncio.create_task(self._run(link, place))
-        return link
+        return link, hello.connections
+
+    async def recount(self) -> None:
+        """Ask Slack from time to time how many connections the app has: for that, one more is opened and ended."""
+        while True:
+            if await self.census.stale():
+                with suppress(NotConnectedError):
+                    link = await self._open(RECOUNTING)
+                    await link.drain(CLOSES_WITHIN)
+
+    async def _count(self, of_the_app: int) -> None:
+        await self.census.say(of_the_app)
+        self._shared.links.others = self.census.others
 
     async def _run(self, link: Link, place: int) -> None:
         try:
             await link.run()
         finally:
             del self._running[link]
+            self.census.ended()
             self._shared.links.closed(place, link.reason)
 
     async def _url(self) -> str:
@@ -328,10 +361,12 @@ class SocketMode:
             raise NotConnectedError("Slack ended the connection at once")
         match envelope.read_frame(message.data, self._shared.subscriptions):
             case envelope.Hello(connections) if place and connections >= MOST:
+                await self._count(connections)
                 raise NotConnectedError(FULL, REFUSED_PAUSE)
             case envelope.Hello() as hello:
                 return hello
             case envelope.Disconnect("too_many_websockets"):
+                await self._count(MOST + 1)  # this one included
                 raise NotConnectedError(FULL, REFUSED_PAUSE if place else None)
             case envelope.Disconnect(reason):
                 raise NotConnectedError(f"Slack ended the connection at once: {reason}")
@@ -352,12 +387,16 @@ def _refused(error: SlackApiError) -> NotConnectedError:
 
 
 @asynccontextmanager
-async def socket_mode(settings: IngestSettings, shared: Shared) -> AsyncIterator[None]:
-    """Hold the connections for the length of the block. At its end, finish what was taken."""
+async def socket_mode(settings: IngestSettings, shared: Shared, pool: Pool) -> AsyncIterator[None]:
+    """Hold the connections for the length of the block. At its end, finish what was taken.
+
+    ``pool`` counts them, beside those of other processes.
+    """
     # Proxies come from the environment, as slack-sdk's own do.
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), trust_env=True) as session:
-        held = SocketMode(settings, session, shared)
-        places = [asyncio.create_task(held.hold(place)) for place in range(settings.socket_connections)]
+        held = SocketMode(settings, session, shared, pool)
+        tasks = [held.recount(), *map(held.hold, range(settings.socket_connections))]
+        places = [asyncio.create_task(task) for task in tasks]
         try:
             yield
         finally:
@@ -365,4 +404,5 @@ async def socket_mode(settings: IngestSettings, shared: Shared) -> AsyncIterator
                 place.cancel()
             await asyncio.wait(places)
             await held.drain(settings.drain_timeout)
+            await held.census.leave()
             shared.refusals.close()

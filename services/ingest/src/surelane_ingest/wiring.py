@@ -124,7 +124,7 @@ async def running(
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
         nullcontext()
         if links is None
-        else socket_mode(settings, Shared(taker, subscriptions, bodies, links, Refusals(), drain)),
+        else socket_mode(settings, Shared(taker, subscriptions, bodies, links, Refusals(), drain), looks),
     ):
         try:
             yield Ingest(port, private_port, writer, bodies, drain)

@@ -27,6 +27,7 @@ from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.builtin import edits, failures, messages, questions
+from surelane_worker.builtin.authors import Authors
 from surelane_worker.duties import beside
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
@@ -201,6 +202,8 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     together.include(loaded)
     together.include(questions.handlers)
     together.include(edits.handlers)
+    if not settings.bot_messages:
+        registered_in(together).middlewares.append(Authors())
     if settings.failure_reply != "off":
         together.include(failures.hooks_for(loaded))
     return together

@@ -57,6 +57,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     )
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
+    bot_messages: bool = Field(False, validation_alias="SURELANE_BOT_MESSAGES")
+    """Ingest's setting: messages of other apps' bots are handled."""
+
     subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
         None, validation_alias=SUBSCRIPTIONS
     )

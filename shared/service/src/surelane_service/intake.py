@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from surelane.calls import Calls, Connection, Pool
 from surelane.events import Inserted
@@ -26,12 +26,14 @@ class Dropped:
 class Sockets:
     """The app's connections of Socket Mode: those of our processes, and ``others`` when Slack last told one of them.
 
-    ``told_at``: by the database's clock; ``None``, as ``others``: Slack has told none yet.
+    ``told_ago``: since then; ``None``, as ``others``: Slack has told none yet. ``unsure``: there may be others; ask
+    again in a few seconds.
     """
 
     ours: int
     others: int | None
-    told_at: datetime | None
+    unsure: bool
+    told_ago: timedelta | None
 
 
 class Intake(Measured):
@@ -119,4 +121,4 @@ class Intake(Measured):
     ) -> Sockets:
         """Say how many connections this process has or opens; ``None``: it ends. ``of_the_app``: as Slack just said."""
         (row,) = await self._database.rows("announce_sockets", name, app_id, sockets, of_the_app)
-        return Sockets(row["ours"], row["others"], row["told_at"])
+        return Sockets(row["ours"], row["others"], row["unsure"], row["told_ago"])

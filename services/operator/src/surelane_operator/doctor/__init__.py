@@ -15,7 +15,15 @@ from surelane.errors import DatabaseRefused, Forbidden, NotMeasured, told
 from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
-from surelane_operator.doctor.queue import backlog, retention, schedules, vacuum, versions, workers
+from surelane_operator.doctor.queue import (
+    backlog,
+    retention,
+    schedules,
+    sockets,
+    vacuum,
+    versions,
+    workers,
+)
 from surelane_operator.reads.events import Reads
 
 WATCHED = ("encoding", "writes", "triggers", "ownership", "row security", "publications", "sequences")
@@ -54,7 +62,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
         | {"dead rows": partial(server.dead_rows, connection), "indexes": partial(server.indexes, connection)}
         | {"vacuum": partial(vacuum, reads), "workers": partial(workers, reads)}
         | {"versions": partial(versions, reads), "queue": partial(backlog, reads)}
-        | {"schedules": partial(schedules, connection)}
+        | {"schedules": partial(schedules, connection), "socket mode": partial(sockets, reads)}
         | {check.name: partial(look, connection, check, QUICK) for check in CHECKS if check.quick}
         | {"history": partial(retention, connection)}
     )

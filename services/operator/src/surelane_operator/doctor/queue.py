@@ -168,6 +168,25 @@ async def backlog(reads: Reads) -> Sequence[Finding]:
     return findings
 
 
+async def sockets(reads: Reads) -> Sequence[Finding]:
+    """Find other clients' connections of Socket Mode: Slack gives them events instead of us."""
+    return [
+        _sockets(row["app_id"] or "of ours", row["ours"], row["others"])
+        for row in await reads.calls.rows("list_sockets")
+    ]
+
+
+def _sockets(app: str, ours: int, others: int | None) -> Finding:
+    if not others:
+        return ok("socket mode", f"app {app} has {ours} connections, all of them ours")
+    found = f"{others} of the {ours + others} connections of app {app} are not ours, and take events from us"
+    advice = (
+        "Slack gives each event to one connection only. Stop the other program that has the app's token;"
+        " if it is not known, make a new app-level token and revoke the old one"
+    )
+    return Finding("socket mode", Level.WARNING, found, advice)
+
+
 async def retention(connection: Connection) -> Sequence[Finding]:
     """Find out whether workers drop old history, or a transaction keeps them from it."""
     row = await connection.fetchrow(

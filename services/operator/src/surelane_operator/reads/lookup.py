@@ -1,5 +1,6 @@
 """Find the events of a message, an id or a key; where there are none, say what may have happened to the message."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ REPEATED_FOR = timedelta(hours=24)
 """How long Slack repeats what it could not deliver, where the app asks for it."""
 TOLD = 20
 """Events of an answer, at most."""
+_EVENT_ID = re.compile(r"Ev[A-Z0-9]{4,30}", re.ASCII)
 _JUST_ENDED = "It has just ended: read it again."
 
 
@@ -75,6 +77,9 @@ async def matches_of(reads: Reads, text: str) -> Matches:
     dropped = await find_dropped(reads, text, message)
     if message is None:
         found = list(dict.fromkeys(await reads.find(text)))
+        if not found and _EVENT_ID.fullmatch(text):
+            # A mention that is one event with its channel's message has the message as its key.
+            found = [event["id"] for event in await reads.search(text, Filter(), TOLD)]
         return Matches(found, is_message=False, lost=None, dropped=dropped)
     newest = await reads.list_events(Filter(), RECENT)
     teams = dict.fromkeys(parts_of(event["group_key"])[0] for event in newest if event["group_key"])
