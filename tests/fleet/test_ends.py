@@ -331,6 +331,14 @@ async def updates(_: Shop, __: Event, ctx: Context) -> None:
     await ctx.slack.publish_home("U1", {"type": "home"})
 
 
+async def calls(_: Shop, __: Event, ctx: Context) -> None:
+    await ctx.slack.client.chat_postMessage(channel="C1", text="Nothing was bought")
+
+
+async def tags(_: Shop, __: Event, ctx: Context) -> None:
+    await ctx.tag(bought="no")
+
+
 async def enqueues(_: Shop, __: Event, ctx: Context) -> None:
     await ctx.queue.enqueue("told", item_key="told")
 
@@ -340,7 +348,7 @@ async def signals(_: Shop, __: Event, ctx: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    "show", [replies, streams, updates, enqueues, signals], ids=lambda each: each.__name__
+    "show", [replies, streams, updates, calls, tags, enqueues, signals], ids=lambda each: each.__name__
 )
 @virtual
 async def test_a_failure_that_was_caught_is_final_before_anything_is_seen(show: Program) -> None:

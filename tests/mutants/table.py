@@ -396,7 +396,7 @@ TABLE = r"""
 ~ self._ends.append(End(key, sort, hashed, began, cut=True)) ==> pass
 # undo-beside-thread: undos begin once the threads of a cancelled handler have ended
 @ worker/handling/threads.py > fleet/test_ends.py
-~ while (left := running()) and stopped() in (None, CANCELLED, DRAINED): ==> while (left := running()) and stopped() in (None, DRAINED):
+~ stopped() in (None, CANCELLED, DRAINED): ==> stopped() in (None, DRAINED):
 # beside-itself: the next attempt begins once the steps of the last one have ended
 @ worker/handling/attempt.py > fleet/test_ends.py
 ~ if await outlast(self.steps.running, lambda: self.work.stopped): ==> if False:

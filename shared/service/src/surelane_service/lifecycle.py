@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import ContextVar, copy_context
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -28,9 +29,18 @@ RUN: ContextVar[object] = ContextVar("run", default=None)
 
 def apart(what: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
     """Begin a task that works for the whole service, although it is an attempt that needs it first."""
-    variables = copy_context()
-    variables.run(RUN.set, None)
-    return asyncio.create_task(what, context=variables)
+    with outside():
+        return asyncio.create_task(what)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Let tasks that begin in the block work for no attempt, such as the readers of a connection, which do not end."""
+    token = RUN.set(None)
+    try:
+        yield
+    finally:
+        RUN.reset(token)
 
 
 def run(main: Main) -> int:

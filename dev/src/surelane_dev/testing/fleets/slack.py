@@ -11,6 +11,7 @@ from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host, Net
 from surelane_service.outbound import Reply
 from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.limiter import check_after_wait
 
 WITHIN = 10.0
 """Seconds in which Slack answers, or never does."""
@@ -123,6 +124,8 @@ class Client(AsyncWebClient):
         self._slack, self._net, self._host = slack, net, host
 
     async def api_call(self, api_method: str, **given: Any) -> AsyncSlackResponse:
+        if check := check_after_wait.get(None):  # as where a call waits for its turn
+            await check()
         data = await self._answer(api_method, {**(given.get("params") or {}), **(given.get("json") or {})})
         response = AsyncSlackResponse(
             client=self, http_verb="POST", api_url="", req_args={}, data=data, headers={}, status_code=200

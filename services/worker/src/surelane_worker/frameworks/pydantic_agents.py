@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
@@ -13,6 +13,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
 
+from surelane_service.lifecycle import outside
 from surelane_worker.handling.context import Context
 
 
@@ -63,6 +64,10 @@ class _Calls(WrapperToolset[Any]):
     """Tools whose calls are steps."""
 
     ctx: Context
+
+    async def __aenter__(self) -> Self:
+        with outside():
+            return await super().__aenter__()
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]

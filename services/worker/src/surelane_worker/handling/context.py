@@ -154,9 +154,10 @@ class Context:
             timeout: how long each call may take.
 
         Raises:
-            StepError: the function has failed. If the handler goes on, later attempts raise it here again.
-            StepMismatchError: the step does not fit what is stored under its name, another task runs one of that name,
-                or the result is not JSON or has more than a million bytes.
+            StepError: the function has failed. If the handler goes on, later attempts raise it here again. So they do
+                in any case if the result is not JSON or has more than a million bytes.
+            StepMismatchError: the step does not fit what is stored under its name, or another task runs one of that
+                name.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
         call = Call(function, arguments, named, retries, backoff, timeout)
@@ -283,6 +284,7 @@ class Context:
             TagError: a tag cannot be used; none was set.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
+        await self._attempt.finalize()
         await set_tags(map(self._attempt.fence, self._attempt.events), tags)
 
     async def progress(self, text: str) -> None:

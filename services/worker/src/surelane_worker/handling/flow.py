@@ -250,7 +250,7 @@ class Flow:
 
     def _goes_on(self) -> bool:
         """Return whether something else goes on. Then look again when it ends, and end waits that are over."""
-        tasks = set(tasks_of(self._run.mark)) - {self._run.apart}
+        tasks = {*tasks_of(self._run.mark), *([self.main] if self.main else [])} - {self._run.apart}
         parked = {*self._waits, *self._cuts, *(gate for _, _, gate in self._gates)}
         found = going_on(tasks, parked)
         if not (found or self._run.thread_works()):

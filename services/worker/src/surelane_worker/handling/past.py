@@ -5,8 +5,11 @@ for counts, one after the other. Other tasks may ask in another order in each ru
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from surelane_service.engine import StoredStep
@@ -112,3 +115,31 @@ def _has_place(key: Key, step: StoredStep) -> bool:
 def _is_passed(step: StoredStep) -> bool:
     """Return whether an earlier attempt's own task has passed this step, or waits there."""
     return step.in_order and (step.ended or step.sort == "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A value that was sent to an event: the value, when, and by whom."""
+
+    value: Any
+    at: datetime
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A step or a wait that failed in this attempt, or was cut off, and may still end the attempt."""
+
+    key: Key
+    sort: str
+    arguments: str | None
+    began: float
+    cut: bool
+
+
+def signal_of(text: str | None) -> Signal | None:
+    """Return the signal that a wait has, from its JSON text."""
+    if text is None:
+        return None
+    found: Mapping[str, Any] = json.loads(text)
+    return Signal(found["value"], datetime.fromisoformat(found["at"]), found["by"])

@@ -23,6 +23,10 @@ class StepMismatchError(Exception):
     """A step cannot be run or stored as it is called, or does not fit what is stored under its name."""
 
 
+class StepResultError(StepMismatchError):
+    """A step's function has returned what cannot be stored. It is not called again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How a function is called, and how its result becomes JSON and is read again.
@@ -49,12 +53,12 @@ class Shape:
                 text = json.dumps(result, allow_nan=False, default=_dumped)
             size = len(text.encode())
         except (TypeError, ValueError, RecursionError) as error:
-            raise StepMismatchError(
+            raise StepResultError(
                 f"the result of step {key} is not JSON: {error}; return plain values, or annotate the function with a"
                 " pydantic model"
             ) from None
         if size > MOST_BYTES:
-            raise StepMismatchError(
+            raise StepResultError(
                 f"the result of step {key} has {size:,} bytes; at most {MOST_BYTES:,} are stored: keep the data"
                 " elsewhere and return its place"
             )

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import InitVar, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from surelane.encryption.keys import SealedError
@@ -23,9 +23,9 @@ from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import STOP, Flow, Key, Run
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
-from surelane_worker.handling.past import PATCH, UNDO, Past, Tasks
+from surelane_worker.handling.past import PATCH, UNDO, End, Past, Signal, Tasks, signal_of
 from surelane_worker.handling.records import failure_record
-from surelane_worker.handling.shapes import Call, StepMismatchError
+from surelane_worker.handling.shapes import Call, StepMismatchError, StepResultError
 from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -64,26 +64,6 @@ class StepError(Exception):
 
 NO_FAILURES = (StepMismatchError, ClaimLostError, SlackBusyError, NotInstalledError, SealedError)
 """Exceptions that are no failures of a step: they put the event off, or end its attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """A value that was sent to an event: the value, when, and by whom."""
-
-    value: Any
-    at: datetime
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """A step or a wait that failed in this attempt, or was cut off, and may still end the attempt."""
-
-    key: Key
-    sort: str
-    arguments: str | None
-    began: float
-    cut: bool
 
 
 @dataclass(eq=False)
@@ -222,7 +202,6 @@ class Steps:
 
     async def _run(self, key: Key, call: Call, tried: Mapping[str, Any]) -> Any:
         hashed, pauses = call.hashed, call.pauses or self.retries
-        late: list[object] = []
         before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
@@ -231,13 +210,10 @@ class Steps:
             await self.fence.check_claim()
             began = time.perf_counter()
             try:
-                text = await self._tried(key, call, late)
+                text = await self._tried(key, call, errors)
+            except StepResultError as error:
+                raise await self._refused(key, hashed, error, began) from error
             except NO_FAILURES:
-                raise
-            except asyncio.CancelledError:
-                if late:  # its thread has ended: that is known to later attempts, unless the handler goes on
-                    with suppress(Exception):
-                        await self._store(key, hashed, call.shape.text(key, late[-1]), errors, began)
                 raise
             except Exception as error:
                 errors.append(failure_record(error, self.fence.event.attempts))
@@ -258,6 +234,13 @@ class Steps:
                 return call.shape.read(key, text)
             await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
 
+    async def _refused(self, key: Key, hashed: str | None, error: Exception, began: float) -> StepError:
+        """Fail a step for good: its function did its work, and would return the same again."""
+        record = failure_record(error, self.fence.event.attempts)
+        await self._store(key, hashed, None, [record], began)
+        await self._store_end(End(key, "step", hashed, began, cut=False))
+        return _error(key, record)
+
     async def finalize(self) -> None:
         """Store what failed or was cut off, as the handler goes on past it: in later attempts it ends alike."""
         if not self._ends:
@@ -275,10 +258,15 @@ class Steps:
             await self.fence.send(engine.cut_step, *named, end.sort, end.arguments, took, in_order)
         else:
             await self.fence.send(engine.store_step, *named, end.arguments, None, "[]", took, True, in_order)
-        self._ends.remove(end)
+        if end in self._ends:
+            self._ends.remove(end)
 
-    async def _tried(self, key: Key, call: Call, late: list[object]) -> str:
-        """Call the function, and return its result as JSON. ``late`` gets what a thread returns, even too late."""
+    async def _tried(self, key: Key, call: Call, errors: Errors) -> str:
+        """Call the function, and return its result as JSON.
+
+        Of a thread that was waited for after a cancel, the result is stored: it counts unless the handler goes on.
+        """
+        late, began = list[object](), time.perf_counter()
 
         def in_thread(function: Callable[[], object]) -> Awaitable[object]:
             def noted() -> object:
@@ -290,6 +278,11 @@ class Steps:
         inside, scope = _INSIDE.set(key.name), SCOPE.set(f"{key.name}:{key.nth}")
         try:
             result = await call.result(in_thread)
+        except asyncio.CancelledError:
+            if late:
+                with suppress(Exception):
+                    await self._store(key, call.hashed, call.shape.text(key, late[-1]), errors, began)
+            raise
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
@@ -403,7 +396,7 @@ class Steps:
         with self._asking(key, "wait", hashed):
             stored = await self._given(key, "wait", hashed)
             if stored is not None and stored.ended:
-                return _signal(stored.result)
+                return signal_of(stored.result)
             await self._stop()
             await self.flow.turn(key)
             await self.finalize()
@@ -416,7 +409,7 @@ class Steps:
                 self.progressed = self.progressed or (stored is None and hashed is not None)
                 await self.flow.wait(Wait("wait", key.name, key.nth, seconds, blocking))
             self.progressed = True
-            return _signal(text)
+            return signal_of(text)
 
     async def _store(
         self,
@@ -446,10 +439,3 @@ def inside_step() -> bool:
 
 def _error(key: Key, record: Mapping[str, Any]) -> StepError:
     return StepError(str(key), record["type"], record["message"], record.get("where"))
-
-
-def _signal(text: str | None) -> Signal | None:
-    if text is None:
-        return None
-    found: Mapping[str, Any] = json.loads(text)
-    return Signal(found["value"], datetime.fromisoformat(found["at"]), found["by"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from secrets import token_hex
-from typing import Any
+from typing import Any, Self
 
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
@@ -48,6 +48,7 @@ from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
 from surelane_service.engine import ModelUse, Spent
+from surelane_service.lifecycle import outside
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
@@ -400,6 +401,10 @@ class StoredCalls(WrapperToolset[Any]):
     run: Run
     demanded: frozenset[str] = frozenset()
     by: People = None
+
+    async def __aenter__(self) -> Self:
+        with outside():
+            return await super().__aenter__()
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
