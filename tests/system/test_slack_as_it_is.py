@@ -160,9 +160,9 @@ async def test_refused_stream_keeps_long_text_and_no_tasks_alone_and_goes_on_in_
 
 
 async def test_blocks_that_slack_refuses_do_not_take_the_text_with_them(attempts: Attempts) -> None:
-    await streamed(await attempts.mention(), "one ", "two", blocks=[{"type": "of tomorrow"}])
+    await streamed(await attempts.mention(), "one & <!here> ", "two", blocks=[{"type": "of tomorrow"}])
     (message,) = attempts.said
-    assert (message.text, message.streaming) == ("one two", False)
+    assert (message.text, message.streaming) == ("one &amp; <!here> two", False)
 
 
 @pytest.mark.parametrize("updates", [True, False])

@@ -79,6 +79,7 @@ def test_what_a_model_repeats_is_what_the_person_typed(text: str, size: int) -> 
 )
 def test_what_means_something_in_slack_stays(written: str, sent: str) -> None:
     assert escaped_once(written) == sent
+    assert escaped_once("<!here> < <!subteam^S0|@on>", alarms=True) == "<!here> &lt; <!subteam^S0|@on>"
 
 
 def test_rich_text_is_read_where_a_message_has_no_text() -> None:

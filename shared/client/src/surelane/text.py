@@ -23,7 +23,8 @@ _READ = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _WRITTEN = re.compile(
-    rf"{REFERENCE}|&(?:amp|lt|gt);|^>+|(?P<bare>[&<>])", re.ASCII | re.IGNORECASE | re.MULTILINE
+    rf"{REFERENCE}|(?P<alarm><![^<>\n]{{1,200}}>)|&(?:amp|lt|gt);|^>+|(?P<bare>[&<>])",
+    re.ASCII | re.IGNORECASE | re.MULTILINE,
 )
 _RICH = {
     "user": "<@{user_id}>",
@@ -49,9 +50,13 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def escaped_once(text: str) -> str:
-    """Escape a text for Slack but for what means something there: references, links, quotations and escapes."""
-    return _WRITTEN.sub(lambda found: escaped(found["bare"]) if found["bare"] else found[0], text)
+def escaped_once(text: str, *, alarms: bool = False) -> str:
+    """Escape a text for Slack but for what means something there: references, links, quotations and escapes.
+
+    ``alarms``: also leave what notifies a channel or a group, such as ``<!here>``.
+    """
+    escapes = ("bare",) if alarms else ("bare", "alarm")
+    return _WRITTEN.sub(lambda found: escaped(found[0]) if found.lastgroup in escapes else found[0], text)
 
 
 def _as_typed(found: re.Match[str]) -> str:

@@ -66,7 +66,7 @@ def content_of(chunks: Sequence[Chunk], below: Iterable[Mapping[str, Any]] = ())
     title = next((chunk["title"] for chunk in chunks if chunk["type"] == "plan_update"), "Steps")
     plan = [{"type": "plan", "title": title, "tasks": list(tasks.values())}] if tasks else []
     text = "".join(map(_text, chunks)) or (title if tasks else "")
-    return {"text": escaped_once(text), "blocks": [*plan, *shown, *below]}
+    return {"text": escaped_once(text, alarms=True), "blocks": [*plan, *shown, *below]}
 
 
 def update_of(text: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:

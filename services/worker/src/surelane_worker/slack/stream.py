@@ -20,6 +20,7 @@ from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
+from surelane.text import escaped_once
 from surelane_worker.slack.chunks import content_of, cut, update_of
 from surelane_worker.slack.client import (
     FINAL,
@@ -182,7 +183,7 @@ class Message:
         if self.ts is not None:
             await self._streaming(self.client.chat_stopStream(**self._place))
         content = content_of(self.said, blocks)
-        text = "".join(chunk.get("text", "") for chunk in self.said)
+        text = escaped_once("".join(chunk.get("text", "") for chunk in self.said), alarms=True)
         ways = [content, {"text": text}] if text else [content]  # Slack may refuse the blocks
         if self.ts is not None:
             for way in ways if any(content.values()) else ():
