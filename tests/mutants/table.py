@@ -83,8 +83,8 @@ TABLE = r"""
 @ sql/003-insert.sql > sql/test_limits.py sql/test_enqueue.py
 ~ where e.id = _found.id and _limit_key is not null ==> where false and _limit_key is not null
 # idle-heads: a retry whose kind no worker claimed before leads its group once one does
-@ sql/008-sweep.sql > sql/test_group_kinds.py
-~ not m.head and m.retrying and m.kind ==> not m.head and false and m.kind
+@ sql/002-group.sql > sql/test_group_kinds.py
+~ return exists (select from agent.event where group_key = _head.group_key and not head and retrying ==> return exists (select from agent.event where group_key = _head.group_key and not head and false
 # early-retirement: a worker whose claims stand is not forgotten
 @ sql/014-session.sql > sql/test_sessions.py fleet/test_sessions.py fleet/test_workers.py
 -     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then

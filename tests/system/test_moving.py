@@ -203,7 +203,8 @@ async def test_a_move_names_a_key_that_is_live_there(uris: list[str], both: list
         with pytest.raises(Conflict, match="has the key same, which event"):
             await move(here, there, TEAM, print)
     await both[1].execute("select agent.cancel_event('same')")
-    assert (await move(*both, TEAM, print))["event"] == 1
+    source, target = both
+    assert (await move(source, target, TEAM, print))["event"] == 1
 
 
 async def test_a_move_that_is_interrupted_after_any_statement_is_finished_by_the_next(

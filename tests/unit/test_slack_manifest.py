@@ -37,7 +37,6 @@ HISTORY = {"channels:history", "groups:history", "im:history", "mpim:history"}
 """Lookups of earlier replies need these wherever the bot replies."""
 SCOPES_OF_CALLS = {
     "reply": {"chat:write"} | HISTORY,
-    "whisper": {"chat:write"},
     "stream": {"chat:write"},
     "react": {"reactions:write"},
     "set_status": {"assistant:write"},
