@@ -143,7 +143,7 @@ async def test_deliveries_find_what_was_moved_and_take_no_key_of_a_schedule(queu
     await do.insert(queue, envelope(keys[0]))
     await queue.execute(
         "select agent.set_cron('nightly', 'tick', '0 0 * * *', '2024-01-01 00:00:00+00');"
-        " select agent.fire_cron('nightly', '2024-01-01 00:00:00+00', '{2024-01-01 00:00:00+00}', 'infinity')"
+        " select agent.fire_cron('nightly', '2024-01-01 00:00:00+00', '{2024-01-01 00:00:00+00}', '2100-01-01')"
     )
     assert await queue.fetchval("select count(*) from agent.event where kind = 'tick'") == 1
     assert not await queue.fetchval("select duplicate from agent.fire_trigger('u', '1', '{}')")
