@@ -492,8 +492,9 @@ as $$
 declare
     _new agent.event := agent.job_from_json(_job);
     _kept text := (
-        select key from unnest(array[_job ->> 'item_key', _job ->> 'group_key']) with ordinality as given (key, nth)
-        where key like 'cron:%' or key like 'sha256:%' and agent.is_producer()
+        select key from unnest(array[_job ->> 'item_key', _job ->> 'group_key', _job ->> 'dedupe_key']) with ordinality as given (key, nth)
+        where nth < 3 and (key like 'cron:%' or key like 'sha256:%' and agent.is_producer())
+        or nth = 3 and key ~ '^(message|mention):.*:[0-9]+[.][0-9]+$'
         or nth = 1 and key ~ '^(webhook:|event:(cron|webhook):|trigger:[0-9a-f]{64}$|Ev[0-9A-Z]{9,}$)|:rerun:[0-9]+$' limit 1);
 begin
     if _kept is not null then

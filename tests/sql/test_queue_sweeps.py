@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import HOUR, envelope
+from tests.sql.queue_steps import HOUR, envelope, pair
 
 SLOW = """
 create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
@@ -146,3 +147,25 @@ async def test_deliveries_find_what_was_moved_and_take_no_key_of_a_schedule(queu
     )
     assert await queue.fetchval("select count(*) from agent.event where kind = 'tick'") == 1
     assert not await queue.fetchval("select duplicate from agent.fire_trigger('u', '1', '{}')")
+
+
+async def test_the_runbooks_statement_frees_all_that_a_jump_of_the_clock_left_behind(
+    queue: Connection,
+) -> None:
+    text = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
+    statement = text[text.index("select id, agent.reschedule_event(") :].partition("```")[0]
+    await queue.execute(
+        "select agent.declare_limits('w', '{limited}', '{\"limited\": {\"concurrency\": 1}}')"
+    )
+    before = await do.enqueue(queue, "job")
+    await do.advance(queue, timedelta(days=1))
+    (row,) = await do.claim(queue, "job")
+    assert await do.fail(queue, pair(row), retry_in=timedelta(minutes=1)) == ["done"]
+    ids = {before, await do.insert(queue, envelope("Ev1")), await do.enqueue(queue, "limited")}
+    ids |= {await do.enqueue(queue, "job", group_key="g") for _ in range(2)}
+    await do.advance(queue, -timedelta(days=1))
+    kinds = "job", "slack.app_mention", "limited"
+    assert await do.claim(queue, *kinds) == []
+    await queue.execute(statement)
+    await do.advance(queue, timedelta(seconds=1))
+    assert {row["id"] for row in await do.claim(queue, *kinds)} == ids

@@ -224,6 +224,8 @@ async def test_a_producer_replaces_its_own_jobs_and_signals_slacks_events_by_the
     )
 
 
+ENQUEUE_KEYS = """select agent.enqueue('job', _item_key => $1::jsonb ->> 'item_key'
+    , _group_key => $1 ->> 'group_key', _dedupe_key => $1 ->> 'dedupe_key')"""
 KEPT = [
     {"item_key": "cron:nightly:2024-01-01T00:00:00Z"},
     {"item_key": "webhook:u:1"},
@@ -232,6 +234,7 @@ KEPT = [
     {"item_key": "trigger:" + 64 * "0"},
     {"item_key": "a:rerun:7"},
     {"group_key": "cron:nightly"},
+    {"dedupe_key": "mention:T1:C1:1700000000.000100"},
 ]
 
 
@@ -243,10 +246,7 @@ async def test_no_program_or_handler_takes_a_key_of_the_system(
     job = json.dumps({"kind": "job", **keys})
     ways = [
         ("select * from agent.enqueue_jobs($1)", f"[{job}]"),
-        (
-            "select agent.enqueue('job', _item_key => $1::jsonb ->> 'item_key', _group_key => $1 ->> 'group_key')",
-            job,
-        ),
+        (ENQUEUE_KEYS, job),
     ]
     if role != "surelane_operator":
         ways.append(('select agent.fan_out($1, \'{"kind": "then"}\')', f"[{job}]"))

@@ -99,6 +99,7 @@ async def test_a_refused_fan_out_leaves_nothing_and_a_lost_claim_starts_nothing(
         ([*jobs(2), Job("child", item_key="taken")], Continuation("then")),
         (jobs(2), Continuation("then", item_key="taken")),
         ([*jobs(2), Job("")], Continuation("then")),
+        (jobs(10_001), Continuation("then")),
     ):
         with pytest.raises((Conflict, InvalidInput)):
             await client.fan_out(children, then)

@@ -85,11 +85,15 @@ class Elsewhere:
     version: str
 
 
+MOST_CHILDREN = 10_000
+"""Children of one fan-out. More would take longer than the database gives a statement."""
+
+
 @dataclass(frozen=True, slots=True)
 class FanOut:
     """Complete the event and store its children, and ``then``, which runs once when all of them have ended.
 
-    One transaction does both, so a repeated attempt starts no job twice.
+    One transaction does both, so a repeated attempt starts no job twice. There are at most 10,000 children.
     """
 
     name: ClassVar = "fan_out"
@@ -99,6 +103,10 @@ class FanOut:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "children", tuple(self.children))
+        if len(self.children) > MOST_CHILDREN:
+            raise ValueError(
+                f"a fan-out has at most {MOST_CHILDREN:,} children, not {len(self.children):,}: let some start others"
+            )
         for job in (*self.children, self.then):
             if not isinstance(job, Job):
                 raise TypeError(f"FanOut takes jobs, not {type(job).__name__}")
