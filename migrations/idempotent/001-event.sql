@@ -165,8 +165,8 @@ return case when left(agent.text_at(_object, _field), 1) <> 'E' then agent.text_
 create or replace function agent.posted_by(_event jsonb) returns text
 language sql immutable parallel safe
 return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> 'message', 'app_id')
-    or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message') and not _event -> 'message' ? 'app_id'
-        and not _event ? 'app_unfurl' and agent.text_at(_event -> 'message', 'bot_id') is not null
+    or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message')
+        and not _event -> 'message' ? 'app_id' and not _event ? 'app_unfurl' and agent.text_at(_event -> 'message', 'bot_id') is not null
     then agent.team_at(_event -> 'message', 'team') end;
 
 -- The workspace whose installation an event is for: the one that Slack reports to, that opened the
@@ -174,8 +174,8 @@ return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> '
 -- or as the person's. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
-return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id'), agent.team_at(_event -> 'view', 'app_installed_team_id')
-    , agent.team_at(_event -> 'view', 'team_id'), agent.posted_by(_event)
+return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id')
+    , agent.team_at(_event -> 'view', 'app_installed_team_id'), agent.team_at(_event -> 'view', 'team_id'), agent.posted_by(_event)
     , agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team')
     , agent.text_at(_event -> 'user', 'team_id'), '');
 
@@ -188,9 +188,11 @@ language sql immutable parallel safe
 return case when agent.slack_event(_event) ->> 'type' in ('message', 'app_mention')
     and coalesce(agent.slack_event(_event) ->> 'subtype' not in ('message_changed', 'message_deleted'), true)
     and agent.text_at(agent.slack_event(_event), 'ts') is not null
-    then left(case when agent.slack_event(_event) ->> 'type' = 'message' or agent.slack_event(_event) ->> 'channel' like 'D%' then 'message:' else 'mention:' end
-        || case when _event @> '{"is_ext_shared_channel": true}' then '' else agent.event_workspace(_event) || ':' end
-        || agent.text_at(agent.slack_event(_event), 'channel') || ':' || (agent.slack_event(_event) ->> 'ts'), 200) end;
+    then left(case when agent.slack_event(_event) ->> 'type' = 'app_mention'
+            and agent.slack_event(_event) ->> 'channel' not like 'D%' then 'mention:' else 'message:' end
+        || case when not _event @> '{"is_ext_shared_channel": true}' then agent.event_workspace(_event) || ':' else '' end
+        || agent.text_at(agent.slack_event(_event), 'channel') || ':' || (agent.slack_event(_event) ->> 'ts')
+        , 200) end;
 
 -- When a message was posted; null: it has no such timestamp.
 create or replace function agent.message_time(_event jsonb) returns timestamptz
@@ -202,7 +204,8 @@ return (
 -- Whether an event is a message that its author has edited: Slack delivers such a mention again.
 create or replace function agent.is_edited(_event jsonb) returns boolean
 language sql immutable parallel safe
-return coalesce(agent.slack_event(_event) #>> '{edited,ts}' <> '', false) and agent.message_key(_event) is not null;
+return coalesce(agent.slack_event(_event) #>> '{edited,ts}' <> '', false)
+    and agent.message_key(_event) is not null;
 
 -- The channel of an event, which Slack names in different places. Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text

@@ -72,7 +72,8 @@ $$;
 
 -- The live event of a message, besides _but, by its address or a key: one that waits by its dedupe
 -- key, one that a worker holds in its group. event is null if it is being cancelled.
-create or replace function agent.live_message(_address text, _item_key text, _group_key text, _but int8, out id int8, out event jsonb)
+create or replace function agent.live_message
+( _address text, _item_key text, _group_key text, _but int8, out id int8, out event jsonb)
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -80,8 +81,10 @@ as $$
 begin
     select t.id, case when t.cancelled_by is null then t.event end into id, event from (
         select e.* from agent.event as e where e.dedupe_key = _address and e.claimed = '{}'
-        union all select e.* from agent.event as e where e.dedupe_key = _address and e.claimed <> '{}' and e.claimed_by is null
-        union all select e.* from agent.event as e where e.group_key = _group_key and e.head and e.dedupe_key = _address
+        union all select e.* from agent.event as e
+        where e.dedupe_key = _address and e.claimed <> '{}' and e.claimed_by is null
+        union all select e.* from agent.event as e
+        where e.group_key = _group_key and e.head and e.dedupe_key = _address
         union all select e.* from agent.event as e
         where e.group_key = _group_key and not e.head and e.claimed_by is not null and e.dedupe_key = _address
         union all select e.* from agent.event as e where e.item_key = _item_key
@@ -91,18 +94,21 @@ $$;
 
 -- The event of a message, live or in history, as live_message finds it. Planned at each call, as
 -- find_in_history is. Clocks differ: an event_ts may be up to 25 hours older than the message.
-create or replace function agent.known_message(_event jsonb, _item_key text default null, _but int8 default null, out id int8, out event jsonb)
+create or replace function agent.known_message
+( _event jsonb, _item_key text default null, _but int8 default null, out id int8, out event jsonb)
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
 as $$
 declare
     _address text := agent.message_key(_event);
-    _since timestamptz := least(coalesce(agent.message_time(_event), '-infinity'), agent.clock()) - interval '25 hours';
+    _posted timestamptz := coalesce(agent.message_time(_event), '-infinity');
+    _since timestamptz := least(_posted, agent.clock()) - interval '25 hours';
 begin
     if _address is null then
         return;
     end if;
-    select live.id, live.event into id, event from agent.live_message(_address, _item_key, agent.event_group_key(_event), _but) as live;
+    select live.id, live.event into id, event
+    from agent.live_message(_address, _item_key, agent.event_group_key(_event), _but) as live;
     if id is not null then
         return;
     end if;
@@ -179,7 +185,8 @@ create or replace function agent.says_the_same(_one jsonb, _other jsonb) returns
 language sql immutable parallel safe
 return (
     select bool_and(said ->> 'text' = agent.slack_event(_one) ->> 'text'
-        and jsonb_path_query_array(said, '$.files[*].id') = jsonb_path_query_array(agent.slack_event(_one), '$.files[*].id'))
+        and jsonb_path_query_array(said, '$.files[*].id')
+            = jsonb_path_query_array(agent.slack_event(_one), '$.files[*].id'))
     from agent.slack_event(_other) as said);
 
 -- The row of a Slack envelope or a bare event.
@@ -217,7 +224,8 @@ begin
     _new := agent.slack_row(_event, _traceparent, _item_key);
     if agent.is_edited(_event) then
         select known.id, known.event into id, _before from agent.known_message(_event, _new.item_key) as known;
-        duplicate := id is not null and (agent.event_item_key(_before) = agent.event_item_key(_event) or agent.says_the_same(_before, _event));
+        duplicate := id is not null and (agent.event_item_key(_before) = agent.event_item_key(_event)
+            or agent.says_the_same(_before, _event));
         if duplicate then
             return;
         elsif id is not null then
@@ -293,7 +301,8 @@ begin
         where jsonb_typeof(event) = 'object' and not agent.is_edited(event)
         order by read.item_key, nth
     ), stored as (
-        insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, enqueued_at, traceparent)
+        insert into agent.event
+        (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, agent.message_key(event), group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several, event_ts, id)
         , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane_in(0, group_key) end
@@ -305,8 +314,8 @@ begin
         order by group_key, first, second, id
         on conflict do nothing returning id, item_key, event_ts, dedupe_key
     )
-    select coalesce(array_agg(id), '{}'), array_agg(item_key), array_agg(dedupe_key) filter (where dedupe_key is not null)
-    , (select min(since) from new), max(event_ts)
+    select coalesce(array_agg(id), '{}'), array_agg(item_key)
+    , array_agg(dedupe_key) filter (where dedupe_key is not null), (select min(since) from new), max(event_ts)
     into _stored, _stored_keys, _addresses, _first, _last from stored;
     -- In a new statement: it sees a duplicate that was moving to history meanwhile. First whether
     -- there may be any. A hypertable's chunks are children of history.
@@ -318,18 +327,24 @@ begin
     else
         -- Of one table the plan for all values is as good, and need not be made at each call.
         _known_keys := array(select item_key from agent.event_hist where item_key = any(_stored_keys) and event_ts between _first and _last);
-        _addresses := array(select dedupe_key from agent.event_hist where dedupe_key = any(_addresses) and event_ts between _first and _last);
+        _addresses := array(
+            select dedupe_key from agent.event_hist where dedupe_key = any(_addresses) and event_ts between _first and _last);
     end if;
     -- Messages under another event id: in history, claimed once, or held in their group.
     _again := array(
         select e.id from agent.event as e where e.id = any(_stored) and e.dedupe_key is not null
         and (e.dedupe_key = any(_addresses)
-            or exists (select from agent.event as t where t.dedupe_key = e.dedupe_key and t.claimed <> '{}' and t.claimed_by is null)
-            or not e.head and exists (select from agent.event as t where t.group_key = e.group_key and t.head and t.dedupe_key = e.dedupe_key)
+            or exists (
+                select from agent.event as t
+                where t.dedupe_key = e.dedupe_key and t.claimed <> '{}' and t.claimed_by is null)
+            or not e.head and exists (
+                select from agent.event as t
+                where t.group_key = e.group_key and t.head and t.dedupe_key = e.dedupe_key)
             -- Not "exists": it would read the held events of all groups at once.
             or not e.head and (
                 select true from agent.event as t
-                where t.group_key = e.group_key and not t.head and t.claimed_by is not null and t.dedupe_key = e.dedupe_key limit 1)));
+                where t.group_key = e.group_key and not t.head and t.claimed_by is not null
+                and t.dedupe_key = e.dedupe_key limit 1)));
     if _again <> '{}' then
         delete from agent.event where id = any(_again);
         _stored := array(select unnest(_stored) except select unnest(_again));
@@ -397,7 +412,10 @@ begin
         order by agent.stored_group_key(agent.event_kind(g.event), g.event), (agent.event_time(g.event, agent.clock())).event_ts, g.nth
     loop
         ordinal := _given.nth;
-        id := case when not agent.is_edited(_given.event) then agent.known_event(_given.event, _given.item_key) end;
+        id := null;
+        if not agent.is_edited(_given.event) then
+            id := agent.known_event(_given.event, _given.item_key);
+        end if;
         duplicate := true;
         if id is not null then
             return next;
@@ -492,9 +510,11 @@ as $$
 declare
     _new agent.event := agent.job_from_json(_job);
     _kept text := (
-        select key from unnest(array[_job ->> 'item_key', _job ->> 'group_key', _job ->> 'dedupe_key']) with ordinality as given (key, nth)
+        select key from unnest(array[_job ->> 'item_key', _job ->> 'group_key', _job ->> 'dedupe_key'])
+            with ordinality as given (key, nth)
         where nth < 3 and (key like 'cron:%' or key like 'sha256:%' and agent.is_producer())
-        or nth = 3 and key ~ '^(message|mention):.*:[0-9]+[.][0-9]+$'
+        -- A message of this address (agent.message_key) would be a duplicate of the job.
+        or nth <> 2 and key ~ '^(message|mention):.*:[0-9]+[.][0-9]+$' and (nth = 3 or agent.is_producer())
         or nth = 1 and key ~ '^(webhook:|event:(cron|webhook):|trigger:[0-9a-f]{64}$|Ev[0-9A-Z]{9,}$)|:rerun:[0-9]+$' limit 1);
 begin
     if _kept is not null then

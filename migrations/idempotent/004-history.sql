@@ -44,12 +44,14 @@ end
 $$;
 
 -- The same of the addresses of messages.
-create or replace function agent.messages_in_history(_addresses text[], _first timestamptz, _last timestamptz) returns text[]
+create or replace function agent.messages_in_history
+(_addresses text[], _first timestamptz, _last timestamptz) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
 as $$
 begin
-    return array(select dedupe_key from agent.event_hist where dedupe_key = any(_addresses) and event_ts between _first and _last);
+    return array(
+        select dedupe_key from agent.event_hist where dedupe_key = any(_addresses) and event_ts between _first and _last);
 end
 $$;
 

@@ -175,8 +175,10 @@ begin
     return query
     select e.id, e.kind, e.event_ts, e.claimed, e.claimed_by is not null, e.event from (
         select * from agent.event as h where h.group_key = _group_key and h.head
-        union all select * from agent.event as h where h.group_key = _group_key and not h.head and h.claimed_by is not null
-        union all select * from agent.event as h where h.group_key = _group_key and not h.head and h.claimed_by is null
+        union all select * from agent.event as h
+        where h.group_key = _group_key and not h.head and h.claimed_by is not null
+        union all select * from agent.event as h
+        where h.group_key = _group_key and not h.head and h.claimed_by is null
     ) as e
     where e.cancelled_by is null and agent.slack_event(e.event) ->> 'ts' = _ts
     and (e.kind = 'slack.app_mention' or starts_with(e.kind, 'slack.message'));
@@ -201,8 +203,10 @@ declare
     _new agent.event;
     _answer text;
 begin
-    select e.id, e.claimed = '{}' or exists (select from agent.step as s where s.event_id = e.id and s.name = _step), e.held
-    into _id, _turn, _held from agent.live_messages(_event) as e where e.kind = _kind and e.event_ts < _at order by e.id limit 1;
+    select e.id, e.held
+    , e.claimed = '{}' or exists (select from agent.step as s where s.event_id = e.id and s.name = _step)
+    into _id, _held, _turn
+    from agent.live_messages(_event) as e where e.kind = _kind and e.event_ts < _at order by e.id limit 1;
     if not _turn then
         return case when _held then 'busy' end;
     end if;

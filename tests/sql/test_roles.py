@@ -238,6 +238,15 @@ KEPT = [
 ]
 
 
+@pytest.mark.parametrize("key", ["mention:T1:C1:1700000000.000100", "message:C1:1700000000.000100"])
+@pytest.mark.parametrize("name", ["item_key", "dedupe_key"])
+async def test_no_program_takes_the_address_of_a_message(connect: Connect, name: str, key: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="is kept for schedules"):
+        await (await connect("surelane_producer")).execute(
+            "select * from agent.enqueue_jobs($1)", json.dumps([{"kind": "job", name: key}])
+        )
+
+
 @pytest.mark.parametrize("role", ["surelane_producer", "surelane_worker", "surelane_operator"])
 @pytest.mark.parametrize("keys", KEPT, ids=str)
 async def test_no_program_or_handler_takes_a_key_of_the_system(

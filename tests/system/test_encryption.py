@@ -210,7 +210,9 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
         database, "one", "two", "three", encryption_keys=KEY, encrypt_events=True
     )
     seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
-    text, _ = await seal.event(json.dumps(mention(text="gone") | {"team_id": "T2"}), None)
+    text, _ = await seal.event(
+        json.dumps(mention(text="gone") | {"team_id": "T2", "authorizations": []}), None
+    )
     await connection.execute("update agent.event set kind = 'note', group_key = null, head = true")
     cut_off = "jsonb_set(event, '{surelane.sealed}', to_jsonb(left(event ->> 'surelane.sealed', 200)))"
     await connection.execute(f"update agent.event set event = {cut_off} where id = $1", damaged)
