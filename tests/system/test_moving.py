@@ -179,7 +179,9 @@ async def test_a_thread_keeps_its_order_also_behind_a_retry_and_what_came_there_
     both: list[Connection],
 ) -> None:
     here, there = both
-    early, late = envelope("Ev2", channel="C1", ts="1.1", team=None), envelope("Ev3", channel="C1", ts="1.1")
+    early, late = (
+        envelope(key, channel="C1", ts=ts, thread_ts="1.1") for key, ts in (("Ev2", "1.1"), ("Ev3", "1.2"))
+    )
     for queue, event, ago in ((here, early, 2), (there, late, 1)):
         await insert(queue, event.replace('"T1"', f'"{TEAM}"'))
         await queue.execute("update agent.event set event_ts = now() - make_interval(mins => $1)", ago)
