@@ -462,24 +462,24 @@ begin
 end
 $$;
 
--- Counts the notes of dropped deliveries in which all names stand. _remove: and removes them. Skips
+-- Counts the notes of dropped deliveries that have all these ids. _remove: and removes them. Skips
 -- locked batches.
 create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
 language plpgsql volatile security definer
 set jit = off
 as $$
 declare
-    _words text[] := agent.as_words(_names);
     _ids int8[] := array(
-        select id from agent.dropped where deliveries::text ~ all(_words) for update skip locked);
+        select id from agent.dropped
+        where deliveries @> all(array(select jsonb_build_array(jsonb_build_array(n)) from unnest(_names) as n))
+        for update skip locked);
     _notes int4 := (
         select count(*) from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
-        where b.id = any(_ids) and d::text ~ all(_words));
+        where b.id = any(_ids) and d ?& _names);
 begin
-    if _remove then
+    if _remove and _notes > 0 then
         update agent.dropped set deliveries = (
-            select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d
-            where not d::text ~ all(_words))
+            select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d where not d ?& _names)
         where id = any(_ids);
     end if;
     return _notes;

@@ -22,8 +22,11 @@ SURE = timedelta(seconds=5)
 """After which Slack's number is asked for again where it shows others for the first time: one of ours may just end."""
 WITHIN = 1.0
 """Seconds that saying so may take. Connections do not wait for longer."""
-AGAIN, CALM = timedelta(minutes=2), timedelta(minutes=15)
-"""After which Slack's number is asked for again: while others have connections, and while they have none."""
+AGAIN, CALM = timedelta(minutes=2), timedelta(minutes=5)
+"""After which Slack's number is asked for again: while others have connections, and while they have none.
+
+Slack allows an app about one new connection a minute.
+"""
 WARNING = (
     "another client holds Socket Mode connections of this app: Slack gives each event to one connection only,"
     " so it takes events from us"

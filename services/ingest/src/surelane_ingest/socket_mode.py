@@ -5,6 +5,7 @@ connections that Slack allows, so that each replica has at least one. Why slack-
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -72,6 +73,10 @@ class NotConnectedError(Exception):
         self.pause = pause
 
 
+def _level(place: int) -> int:
+    return logging.DEBUG if place == RECOUNTING else logging.INFO
+
+
 class Links:
     """The state of all connections, and how many envelopes had which outcome since the process began.
 
@@ -101,13 +106,13 @@ class Links:
     def opened(self, place: int, of_the_app: int) -> None:
         self.open += 1
         self._reported.pop(place, None)
-        _logger.info("connected to Slack", place=place, open=self.open, of_the_app=of_the_app)
+        _logger.log(_level(place), "connected to Slack", place=place, open=self.open, of_the_app=of_the_app)
 
     def closed(self, place: int, reason: str) -> None:
         self.open -= 1
         if not self.open:
             self._lost_at, self._problem = asyncio.get_running_loop().time(), reason
-        _logger.info("a connection to Slack ended", place=place, open=self.open, reason=reason)
+        _logger.log(_level(place), "a connection to Slack ended", place=place, open=self.open, reason=reason)
 
     def failed(self, place: int, reason: str) -> None:
         """Note that no connection could be opened. The log names each reason once."""
@@ -328,7 +333,9 @@ class SocketMode:
     async def recount(self) -> None:
         """Ask Slack from time to time how many connections the app has: for that, one more is opened and ended."""
         while True:
-            if await self.census.stale():
+            stale = await self.census.stale()
+            self._shared.links.others = self.census.others  # another process may have counted
+            if stale:
                 with suppress(NotConnectedError):
                     link = await self._open(RECOUNTING)
                     await link.drain(CLOSES_WITHIN)
