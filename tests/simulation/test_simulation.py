@@ -31,6 +31,8 @@ KNOWN = {
     "blind-idlers": 1,
     "repeated-questions": 53,
     "changed-answers": 45,
+    "unclear-answers": 61,
+    "left-beside": 61,
 }
 """Faults of tests/mutants, each with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 31)
