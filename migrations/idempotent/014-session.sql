@@ -98,8 +98,9 @@ $$;
 -- another connection of the worker may hold it as well (join_session). A worker that opens a
 -- session again keeps its claims, unless it has been taken for dead meanwhile. _starts: this
 -- process has had none before; a process of this name whose session is gone was its predecessor,
--- and its claims end. surelane.locked is then how many of them were locked and still stand. False:
--- the worker's row is locked; call it again.
+-- and its claims end. surelane.locked is then how many of them were locked and still stand. While
+-- another process of this name is alive, the name is refused. False: the worker's row is locked;
+-- call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set lock_timeout = '100ms'
@@ -107,6 +108,13 @@ as $$
 declare
     _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
+    -- Without a heartbeat for 90 seconds its session is left over, on a connection that was lost.
+    if _starts and exists (
+        select from agent.worker as w where w.name = _name and w.died_at is null and agent.worker_alive(w.seen_at)
+        and w.session <> coalesce(_session, -1) and w.session = any(agent.open_sessions(pg_backend_pid()))) then
+        raise object_in_use using message = format(
+            'another process works under the name %s: give each worker a SURELANE_WORKER_NAME of its own, or none', _name);
+    end if;
     if _session is null then
         loop
             -- A new key, which no other login could have locked beforehand.

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from surelane.calls import Connection
+from surelane.errors import DatabaseRefused
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from surelane_service.engine import Engine
@@ -58,6 +59,24 @@ SILENT = "update agent.event set heartbeat_at = heartbeat_at - $1::int * interva
 
 async def rescue(queue: Connection, worker: str, key: int) -> tuple[int, int]:
     return await Engine(queue).rescue_worker(worker, key, lost_for=timedelta(seconds=5), by="w2")
+
+
+@pytest.mark.parametrize("ends", ["session", "heartbeats"])
+async def test_the_name_of_a_worker_that_is_alive_is_refused(
+    queue: Connection, connect: Connect, ends: str
+) -> None:
+    """Where a machine vanished, its session may stay for hours, but its heartbeats end."""
+    first, second = await connect("surelane_worker"), await connect("surelane_worker")
+    await session(queue, first, "w1", "mail")
+    with pytest.raises(DatabaseRefused, match="another process works under the name w1: give each worker"):
+        await session(queue, second, "w1", "mail")
+    assert await session(queue, first, "w1", "mail", starts=False), "its own process may open it again"
+    if ends == "session":
+        await lose(queue, first)
+    else:
+        await queue.execute("update agent.worker set seen_at = seen_at - interval '2 min'")
+    assert await session(queue, second, "w1", "mail")
+    assert await states(queue) == {"w1": "alive"}
 
 
 async def test_a_worker_with_claims_is_never_retired_but_dead(queue: Connection, connect: Connect) -> None:
@@ -133,7 +152,8 @@ async def test_only_who_is_back_in_time_keeps_its_claims(queue: Connection, conn
     await session(queue, dying, "w3", "mail")
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w3")
-    await Engine(await connect()).open_session("w3", "1.0.0")
+    with pytest.raises(DatabaseRefused, match="another process"):
+        await Engine(await connect()).open_session("w3", "1.0.0")
     assert (await why(queue, identity))[0] == "running", "a process of this name lives"
     await session(queue, dying, "w3", "mail", starts=False)
     await lose(queue, dying)
@@ -201,11 +221,11 @@ async def test_a_worker_is_listed_and_has_a_session_beside_locks(queue: Connecti
     first = await session(queue, await connect(), "w1")
     async with owner.transaction():
         await owner.execute("select from agent.worker for update")
-        assert await reopened.open_session("w1", "1.0.0") is False
+        assert await reopened.open_session("w1", "1.0.0", starts=False) is False
         assert not await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
         assert await engine.introduce_worker("w2", "1.0.0", ["mail"], None)
     open_sessions = sorted(await queue.fetchval("select agent.open_sessions()"))
-    assert await reopened.open_session("w1", "1.0.0") is True
+    assert await reopened.open_session("w1", "1.0.0", starts=False) is True
     assert sorted(await queue.fetchval("select agent.open_sessions()")) == open_sessions
     worker = "select session, kinds from agent.worker where name = 'w1'"
     assert (await only_row(queue, worker))["session"] in set(open_sessions) - {first}

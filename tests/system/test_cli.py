@@ -234,6 +234,16 @@ async def test_a_trace_is_named_without_a_database() -> None:
     assert shown.out == f"surelane {version('surelane')}\n"
 
 
+async def test_a_number_that_python_does_not_read_is_shown_as_text(
+    surelane: Command, connection: Connection
+) -> None:
+    payload = "{" + f'"n": {"9" * 4400}, "beside": 1' + "}"
+    await connection.execute("select agent.enqueue('count', $1, _item_key => 'long')", payload)
+    shown, listed = await surelane.each("events show long --json", "events list --json")
+    assert shown.json["payload"] == {"n": "9" * 4400, "beside": 1}
+    assert (shown.code, listed.code) == (0, 0)
+
+
 async def test_a_watched_list_is_shown_again(
     surelane: Command, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

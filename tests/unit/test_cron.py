@@ -1,5 +1,8 @@
 """Schedules fire at the right times, through changes of the clocks and after an outage."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -93,3 +96,24 @@ def test_a_time_that_has_just_come_fires_whatever_the_rule(catch_up: CatchUp) ->
 def test_a_schedule_that_cannot_be_read_is_refused(schedule: str, time_zone: str) -> None:
     with pytest.raises(ValueError, match="schedule"):
         Cron(schedule, time_zone)
+
+
+ALONE = """
+import sys
+sys.modules["tzdata"] = None
+from datetime import UTC, datetime
+from surelane_service.cron import Cron
+print(Cron("0 3 * * *").next_after(datetime(2026, 1, 1, tzinfo=UTC)))
+try:
+    Cron("0 3 * * *", "Europe/Berlin")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_utc_needs_no_database_of_time_zones() -> None:
+    env = {**os.environ, "PYTHONTZPATH": ""}
+    done = subprocess.run([sys.executable, "-c", ALONE], env=env, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "2026-01-01 03:00:00+00:00"
+    assert "there are no time zones: install tzdata" in second

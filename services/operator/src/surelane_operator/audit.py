@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from surelane.calls import DRIVER_ERRORS, Calls, Connection, Pool, Row, translated
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.json_text import read_json
 
 MOST_IDS = 100
 """The most ids that an action's details name."""
@@ -163,6 +164,6 @@ def _json(value: Mapping[str, Any]) -> str:
 
 def _parsed(row: Row) -> dict[str, Any]:
     return {
-        name: json.loads(value) if name in ("detail", "result") and value is not None else value
+        name: read_json(value) if name in ("detail", "result") and value is not None else value
         for name, value in row.items()
     }

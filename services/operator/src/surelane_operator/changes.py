@@ -1,6 +1,5 @@
 """What an operator may do. Each change is kept as an action, in the transaction that makes it."""
 
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +12,7 @@ from surelane.encryption.keys import SealedError
 from surelane.encryption.places import signal_place
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
-from surelane.json_text import json_text
+from surelane.json_text import json_text, read_json
 from surelane_operator.audit import some
 from surelane_operator.reads.events import Found, Reads
 from surelane_operator.reads.filters import Cursor, Filter
@@ -184,7 +183,7 @@ class Changes(Reads):
             "select payload from agent.job where id = $1 order by finished_at desc nulls first limit 1",
             identity,
         )
-        stored = None if known is None else json.loads(known)
+        stored = None if known is None else read_json(known)
         if not (has_sealed(stored) or self.sealing.on):
             return json_text(payload)
         try:
@@ -269,7 +268,7 @@ class Changes(Reads):
         if is_sealed(payload):
             raise InvalidInput(f"a payload has no field {SEALED}: it was read where it cannot be decrypted")
         stored = await self.calls.fetchval("select payload from agent.read_cron() where name = $1", name)
-        if not (self.sealing.on or (stored is not None and is_sealed(json.loads(stored)))):
+        if not (self.sealing.on or (stored is not None and is_sealed(read_json(stored)))):
             return text
         try:
             return json_text(await self.sealing.payload(payload, ""))

@@ -110,7 +110,7 @@ class Worker:
         self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
         # Behind a pooler no connection can join a session.
         self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
-        self.announcer = Announcer(self._introduction, self._listener, self._renewals)
+        self.announcer = Announcer(self._introduction, self._listener, self._renewals, self._session.opened)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
         shared = self.position, self._splitter, self.observer, outage, self._sealing

@@ -159,6 +159,10 @@ class Session:
         if self._key is None or not await Engine(connection).join_session(self._key):
             raise DatabaseUnavailable("the worker's session has ended")
 
+    def opened(self) -> bool:
+        """Return whether this process has ever had a session."""
+        return self._opened
+
     def lost(self) -> None:
         self._key = None
         self._unsettled.set()
@@ -264,6 +268,8 @@ class Announcer:
     """Its connection announces."""
     engine: Engine
     """Takes the worker off the list."""
+    opened: Callable[[], bool] = lambda: True
+    """Returns whether this process has ever had a session. Without one the name may be another process's."""
 
     def __post_init__(self) -> None:
         self._last = float("-inf")
@@ -299,6 +305,8 @@ class Announcer:
 
     async def retire(self) -> None:
         """Take the worker off the list, unless claims stand under its name. Close the listener before: it lists it."""
+        if not self.opened():
+            return
         try:
             async with asyncio.timeout(FAREWELL):
                 await self.engine.retire_worker(self.worker.name)

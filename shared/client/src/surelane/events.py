@@ -1,11 +1,11 @@
 """Events as values: :class:`Event`, as a worker hands it to its handler, and :class:`Inserted`."""
 
-import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from surelane.json_text import read_json
 from surelane.slack import inner_event
 from surelane.text import typed_in
 
@@ -56,7 +56,7 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
     @cached_property
     def payload(self) -> dict[str, Any]:
         """The event as stored, parsed on first use: Slack's whole envelope, or a job's payload."""
-        parsed: dict[str, Any] = json.loads(self.body)
+        parsed: dict[str, Any] = read_json(self.body)
         return parsed
 
     @property

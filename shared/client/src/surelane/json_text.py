@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from typing import Any
 
 from surelane.errors import InvalidInput
 
@@ -39,6 +40,26 @@ def check_text(text: str) -> None:
         raise InvalidInput(
             "unsupported Unicode escape sequence: half of a surrogate pair cannot be stored"
         ) from None
+
+
+def read_json(text: str) -> Any:  # noqa: ANN401 - any JSON
+    """Read JSON that the database stores. A whole number of more digits than Python reads becomes their text.
+
+    PostgreSQL holds 131,072 digits, and Python refuses to read more than 4,300.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def mended(text: str) -> str:

@@ -12,7 +12,7 @@ from surelane.encryption.places import RESULT, Place, signal_place
 from surelane.errors import InvalidInput, UnsupportedConnection
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
-from surelane.json_text import json_text
+from surelane.json_text import json_text, read_json
 
 if TYPE_CHECKING:
     from surelane.drivers import AsyncDatabase
@@ -258,8 +258,8 @@ def _not_json(name: str) -> None:
 
 def _child(row: Row) -> Child:
     child = Child(*row.values())  # the columns stand in the order of its fields
-    result = None if child.result is None else json.loads(child.result)
-    return replace(child, payload=json.loads(child.payload), result=result)
+    result = None if child.result is None else read_json(child.result)
+    return replace(child, payload=read_json(child.payload), result=result)
 
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ cronsim reads the five fields. It follows Debian's cron where a clock changes be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from hashlib import sha256
 from typing import Annotated, Any, Literal, cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 from pydantic import StringConstraints
@@ -41,6 +41,24 @@ def read_catch_up(text: str) -> CatchUp:
     return int(text) if text.isdecimal() else cast("CatchUp", text)
 
 
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone. UTC is known without a database of time zones.
+
+    Raises:
+        ValueError: there is none of that name, or no database of time zones at all.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # a directory of zones is an OSError
+        if name in ("UTC", "Etc/UTC"):
+            return UTC
+        raise ValueError(
+            f"{name!r} is not a time zone"
+            if available_timezones()
+            else "there are no time zones: install tzdata"
+        ) from error
+
+
 PUNCTUAL = timedelta(minutes=1)
 """A time that passed more recently than this was not missed."""
 
@@ -68,16 +86,16 @@ class Cron:
         if len(self.schedule.split()) != 5:
             raise ValueError(f"{self.schedule!r} is not a schedule: write five fields, such as */5 * * * *")
         try:
-            self.next_after(datetime(2026, 1, 1, tzinfo=ZoneInfo(self.time_zone)))
-        except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # a directory of zones is an OSError
+            self.next_after(datetime(2026, 1, 1, tzinfo=zone_of(self.time_zone)))
+        except ValueError as error:
             raise ValueError(
-                f"{self.time_zone!r} is not a time zone, or {self.schedule!r} not a schedule"
+                f"{self.time_zone!r} is not a time zone, or {self.schedule!r} not a schedule: {error}"
             ) from error
 
     def next_after(self, moment: datetime, *, reverse: bool = False) -> datetime:
         """Return the first time after ``moment``, in UTC; with ``reverse`` the last one before it."""
         try:
-            found = next(CronSim(self.schedule, moment.astimezone(ZoneInfo(self.time_zone)), reverse=reverse))
+            found = next(CronSim(self.schedule, moment.astimezone(zone_of(self.time_zone)), reverse=reverse))
         except (CronSimError, StopIteration) as error:
             raise ValueError(f"{self.schedule!r} is not a schedule, or has no next time") from error
         return found.astimezone(UTC)

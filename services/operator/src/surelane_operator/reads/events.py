@@ -15,6 +15,7 @@ from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ERROR, PROGRESS, RESULT, SAID, Place, step_place, tag_place
 from surelane.encryption.sealing import Sealing
 from surelane.errors import NotMeasured
+from surelane.json_text import read_json
 from surelane_operator.audit import Audit, some
 from surelane_operator.reads.filters import (
     ENDED,
@@ -62,7 +63,7 @@ def parsed(row: Row) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
     return {
-        name: json.loads(value) if name in parsed and isinstance(value, str) else value
+        name: read_json(value) if name in parsed and isinstance(value, str) else value
         for name, value in row.items()
     }
 
@@ -187,7 +188,7 @@ class Reads(Measured):
         )
         if row is None:
             return None
-        steps = json.loads(await self.calls.call("list_steps", identity))
+        steps = read_json(await self.calls.call("list_steps", identity))
         event = parsed(row)
         rerun_of = [change["id"] for change in event["changes"] if change.get("action") == "replay of"]
         rerun_as = [change["id"] for change in event["changes"] if change.get("action") == "replayed as"]
@@ -214,7 +215,7 @@ class Reads(Measured):
         rows = await self.calls.fetch(
             "select id, agent.list_steps(id) as steps from unnest($1::int8[]) id", ids
         )
-        return {row["id"]: await self._tags_and_progress(row["id"], json.loads(row["steps"])) for row in rows}
+        return {row["id"]: await self._tags_and_progress(row["id"], read_json(row["steps"])) for row in rows}
 
     async def _tags_and_progress(self, identity: int, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         of = {sort: [step for step in steps if step["sort"] == sort] for sort in ("progress", "tag")}
@@ -225,7 +226,7 @@ class Reads(Measured):
     async def read_said(self, identity: int, after: int) -> tuple[bool, list[dict[str, Any]]]:
         """Return whether an event has ended, and up to 100 batches of what its agent said after one's number."""
         (row,) = await self.calls.rows("read_said", identity, after)
-        batches = json.loads(row["said"])
+        batches = read_json(row["said"])
         for batch in batches:
             batch["begins"] = batch.pop("from") == 0
             batch["text"] = await self._text(batch, Place(identity, SAID))

@@ -1,12 +1,12 @@
 """Workflows: trees of the events that a fan-out stored and of the continuations that wait for them."""
 
-import json
 from datetime import datetime
 from typing import Annotated, get_args
 
 from pydantic import AfterValidator, BaseModel, Field
 
 from surelane.calls import Calls
+from surelane.json_text import read_json
 from surelane_operator.reads.filters import Cursor, Status, keyset
 
 PAGE = 50
@@ -81,7 +81,7 @@ class WorkflowPage(BaseModel):
 async def list_workflows(calls: Calls, after: Cursor | None = None, limit: int = 20) -> WorkflowPage:
     """Return a page of workflows, by their outermost continuations."""
     rows = await calls.rows("list_workflows", *keyset(after), limit)
-    nodes = [Node.model_validate(json.loads(row[0])) for row in rows]
+    nodes = [Node.model_validate(read_json(row[0])) for row in rows]
     following = Cursor(nodes[-1].id, nodes[-1].finished_at).text() if len(nodes) == limit else None
     return WorkflowPage(workflows=nodes, next=following)
 
@@ -91,7 +91,7 @@ async def read_workflow(calls: Calls, identity: int, after: int = 0) -> Workflow
     text = await calls.call("workflow", identity)
     if text is None:
         return None
-    row = json.loads(text)
+    row = read_json(text)
     tree = Tree.model_validate(row)
     await _read_below(calls, tree, after)
     return Workflow(path=row["path"], tree=tree)
@@ -115,5 +115,5 @@ async def _read_children(calls: Calls, node: Tree, after: int, limit: int) -> No
     if not node.children:
         return
     rows = await calls.rows("workflow_below", node.id, after, limit)
-    node.below = [Tree.model_validate(json.loads(row[0])) for row in rows]
+    node.below = [Tree.model_validate(read_json(row[0])) for row in rows]
     node.more = node.below[-1].id if len(node.below) == limit else None

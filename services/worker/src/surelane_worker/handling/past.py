@@ -5,13 +5,13 @@ for counts, one after the other. Other tasks may ask in another order in each ru
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from surelane.json_text import read_json
 from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Key
@@ -141,5 +141,5 @@ def signal_of(text: str | None) -> Signal | None:
     """Return the signal that a wait has, from its JSON text."""
     if text is None:
         return None
-    found: Mapping[str, Any] = json.loads(text)
+    found: Mapping[str, Any] = read_json(text)
     return Signal(found["value"], datetime.fromisoformat(found["at"]), found["by"])

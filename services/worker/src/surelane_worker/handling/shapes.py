@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from surelane.json_text import read_json
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.outcomes import Pause, backoff_of, duration
 
@@ -67,7 +68,7 @@ class Shape:
     def read(self, key: Key, text: str) -> Any:
         """Return the result that a JSON text stands for. Refuse what does not fit the annotation."""
         if self.adapter is None:
-            return json.loads(text)
+            return read_json(text)
         try:
             return self.adapter.validate_json(text)
         except ValidationError as error:
