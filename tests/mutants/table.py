@@ -84,7 +84,7 @@ TABLE = r"""
 ~ where e.id = _found.id and _limit_key is not null ==> where false and _limit_key is not null
 # idle-heads: a retry whose kind no worker claimed before leads its group once one does
 @ sql/002-group.sql > sql/test_group_kinds.py
-~ return exists (select from agent.event where group_key = _head.group_key and not head and retrying ==> return exists (select from agent.event where group_key = _head.group_key and not head and false
+~ not head and retrying and (_among ==> not head and false and (_among
 # early-retirement: a worker whose claims stand is not forgotten
 @ sql/014-session.sql > sql/test_sessions.py fleet/test_sessions.py fleet/test_workers.py
 -     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
