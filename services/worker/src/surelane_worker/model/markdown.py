@@ -10,12 +10,16 @@ from surelane.text import REFERENCE, escaped
 from surelane_worker.slack.chunks import FENCE
 
 LONGEST_SPAN = 500
-"""Characters within a line for which the end of a span of code or of a reference is waited for."""
+"""Characters within a line for which the end of a span of code or of a reference is waited for.
+
+So many before a text are looked at, too: a line may have tens of thousands.
+"""
 _SPAN = r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
 _ENDED = re.compile(rf"{_SPAN}(?=.)")
 """A span of code that no further character can make longer."""
 _BEGUN = re.compile(rf"<(?:[@#!hmt][^<>\n]{{0,{LONGEST_SPAN}}})?$")
 """The end of a text that the next one may complete to a reference, a link or an alarm."""
+_BARE = re.compile("[&<>]")
 _WRITTEN = re.compile(
     rf"{_SPAN}|{REFERENCE}|\]\([^\s()]*|https?://[^\s<>]+|^(?:[ \t]*(?:>|(?:[-*+]|\d+[.)])(?=[ \t])))+"
     "|(?P<bare>[&<>])",
@@ -41,12 +45,17 @@ def markdown(text: str, fence: str = "", line: str = "") -> str:
 
 
 def _line(before: str, text: str) -> str:
-    written, said = _escaped(before + text), _escaped(before)
-    return written[len(said) :] if written.startswith(said) else _escaped(text)
-
-
-def _escaped(line: str) -> str:
-    return _WRITTEN.sub(lambda found: escaped(found["bare"]) if found["bare"] else found[0], line)
+    """Return a text of one line, escaped. ``before`` stands before it in the line."""
+    if not _BARE.search(text):
+        return text
+    before = before if len(before) <= LONGEST_SPAN else f"-{before[-LONGEST_SPAN:]}"
+    line, end, said = before + text, len(before), list[str]()
+    for found in _WRITTEN.finditer(line):
+        if found.end() > end:
+            start = max(found.start(), end)
+            said += [line[end:start], escaped(found["bare"]) if found["bare"] else line[start : found.end()]]
+            end = found.end()
+    return "".join([*said, line[end:]])
 
 
 def settled(text: str) -> int:

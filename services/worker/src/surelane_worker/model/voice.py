@@ -21,6 +21,8 @@ from surelane_worker.slack.stream import Stream
 
 _ROWS = re.compile(r"^(?: {0,3}\|.*\n)*+(?: {0,3}\|.*)?\Z", re.MULTILINE)
 """The lines at the end of a text that may be a table's. They are said once the table is complete."""
+SPECIAL = re.compile(r"[|&<>]")
+"""What stands for itself in a code block alone."""
 TASKS = "agent's tasks"
 PLAN = {"type": "plan_update", "title": "Steps"}
 
@@ -137,6 +139,7 @@ class Speech:
     async def _say(self, text: str) -> None:
         text = quiet(text)
         if self.stream is not None and text:
-            fence, line = open_fence(self.text), self.text.rpartition("\n")[2]
+            fence = open_fence(self.text) if SPECIAL.search(text) else None
+            line = self.text[self.text.rfind("\n") + 1 :]
             await self.stream.append(chunks=chunks_of(text, fence[0] if fence else "", line))
         self.text += text
