@@ -260,7 +260,7 @@ TABLE = r"""
 ~ if catch_up == "none" and now - cron.fires_at(last) > PUNCTUAL: ==> if now - cron.fires_at(last) > PUNCTUAL:
 # wrong-zone: a schedule fires by the clock of its time zone
 @ service/cron.py > unit/test_cron.py
-- next(CronSim(self.schedule, moment.astimezone(ZoneInfo(self.time_zone)), reverse=reverse))
+- next(CronSim(self.schedule, moment.astimezone(zone_of(self.time_zone)), reverse=reverse))
 + next(CronSim(self.schedule, moment.astimezone(UTC), reverse=reverse))
 # redeclared-schedules: declaring a schedule again skips no firing
 @ sql/012-cron.sql > sql/test_cron.py
