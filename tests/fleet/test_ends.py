@@ -121,13 +121,25 @@ async def guard(shop: Shop, _: Event, ctx: Context) -> str:
     return "released" if "released" in shop.log else "shipped"
 
 
+async def beside_a_timeout(shop: Shop, event: Event, ctx: Context) -> str:
+    async def look() -> None:
+        async with asyncio.timeout(0.5):
+            await ctx.step("look", lambda: None)
+
+    async with asyncio.TaskGroup() as group:
+        paying = group.create_task(timeout(shop, event, ctx))
+        await ctx.step("slow", asyncio.sleep, 2)
+        group.create_task(look())
+    return paying.result()
+
+
 async def in_task_of_task(shop: Shop, event: Event, ctx: Context) -> str:
     return await asyncio.create_task(timeout(shop, event, ctx))
 
 
 @pytest.mark.parametrize(
     "program",
-    [timeout, wait_for, cancelled_task, lost_race, guard, in_task_of_task],
+    [timeout, wait_for, cancelled_task, lost_race, guard, beside_a_timeout, in_task_of_task],
     ids=lambda each: each.__name__,
 )
 @virtual

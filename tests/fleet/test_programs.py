@@ -72,10 +72,8 @@ class Witness:
         """How calls ended after which something later began: they end so in each run."""
         self.seen: dict[str, str] = {}
         """How calls ended in this run."""
-
-    def later(self) -> None:
-        """Something begins that is later than all that was seen."""
-        self.kept |= self.seen
+        self.before: dict[str, dict[str, str]] = {}
+        """What was seen by the time at which each step was asked for."""
 
     def saw(self, name: str, end: str) -> None:
         if self.kept.get(name, end) != end:
@@ -83,7 +81,7 @@ class Witness:
         self.seen[name] = end
 
     def begin(self, name: str, worker: int) -> None:
-        self.later()
+        self.kept |= self.before.get(name, {})
         if name in self.kept:
             self.wrong.append(f"{name} begins again after {self.kept[name]}")
         if self.running.get(name) == worker:
@@ -116,6 +114,7 @@ class Witness:
 
     async def call(self, name: str, what: Any) -> None:
         """Await a call of ``ctx``, and note how it ends."""
+        self.before[name] = dict(self.seen)
         try:
             await what
             self.saw(name, "done")
@@ -152,8 +151,9 @@ class Witness:
             case ["pause", seconds]:
                 await asyncio.sleep(seconds)
             case ["reply"]:
+                before = dict(self.seen)
                 await ctx.slack.reply(event, "said", channel="C1")
-                self.later()
+                self.kept |= before
             case ["gather", *blocks]:
                 await asyncio.gather(*(self.run(block, event, ctx) for block in blocks))
             case ["group", *blocks]:

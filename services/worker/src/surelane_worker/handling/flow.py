@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from surelane.errors import SurelaneError
 from surelane_service.lifecycle import apart
 from surelane_worker.handling.outcomes import Suspend, Wait
-from surelane_worker.handling.pending import going_on, tasks_of
+from surelane_worker.handling.pending import going_on, is_timed, tasks_of
 
 SURE = 3
 """Turns of the event loop after which a task that ended has woken those that await it."""
@@ -28,8 +28,9 @@ TURNS = 20
 """Turns in which a handler that is to do nothing new may still register an undo."""
 LOOK, SOONEST = 1.0, 0.1
 """Seconds between two looks whether a wait is over, while something else goes on: at most, and at least."""
-HELD_BACK = 10.0
-"""Seconds for which a stored result waits for an earlier one that the handler does not ask for."""
+HELD_BACK, HELD_BACK_TIMED = 1.0, 0.05
+"""Seconds for which a stored result waits for an earlier one that the handler has not come to: where a timeout of the
+handler runs meanwhile, it must not cut off what is done."""
 AFTER = 10
 """Turns in which what follows from a task's result runs, before another task gets one."""
 STOP = "stop"
@@ -142,11 +143,17 @@ class Flow:
         while place > self._next:
             gate = self._loop.create_future()
             heappush(self._gates, (place, next(self._numbers), gate))
+            soon = self._loop.call_later(HELD_BACK_TIMED, self._pass_timed, place)
             late = self._loop.call_later(HELD_BACK, self._pass, place)
             try:
                 await self._parked(gate)
             finally:
+                soon.cancel()
                 late.cancel()
+
+    def _pass_timed(self, place: int) -> None:
+        if any(map(is_timed, self._tasks_of_run())):
+            self._pass(place)
 
     async def follow(self) -> None:
         """Let what follows from the end of another task's step run first: it may end the handler."""
@@ -250,7 +257,7 @@ class Flow:
 
     def _goes_on(self) -> bool:
         """Return whether something else goes on. Then look again when it ends, and end waits that are over."""
-        tasks = {*tasks_of(self._run.mark), *([self.main] if self.main else [])} - {self._run.apart}
+        tasks = self._tasks_of_run()
         parked = {*self._waits, *self._cuts, *(gate for _, _, gate in self._gates)}
         found = going_on(tasks, parked)
         if not (found or self._run.thread_works()):
@@ -263,6 +270,9 @@ class Flow:
                 future.add_done_callback(self._watched.discard)
                 future.add_done_callback(self._look)
         return True
+
+    def _tasks_of_run(self) -> set[asyncio.Task[Any]]:
+        return {*tasks_of(self._run.mark), *([self.main] if self.main else [])} - {self._run.apart}
 
     async def _serve(self) -> None:
         """End waits that are over, as long as the handler is not suspended."""

@@ -57,12 +57,26 @@ def _run_of(task: Task) -> object:
     return None if variables is None else variables.get(RUN)
 
 
-def _rests(task: Task, awaited: Future, tasks: Collection[Task], waits: Collection[Future]) -> bool:
-    """Return whether only the handler's waits, or its other tasks, can wake a task."""
+def is_timed(task: Task) -> bool:
+    """Return whether a timeout of the handler runs around what a task awaits."""
     code = [
         each for each in _code_of(task.get_coro()) if not _module(each).startswith("surelane_worker.running")
     ]
-    if any(map(_is_timed, code)):
+    return any(map(_has_timeout, code)) or any(
+        _is_waiting(each) and each.cr_frame.f_locals.get("timeout") is not None for each in code
+    )
+
+
+def _is_waiting(code: Any) -> bool:
+    """Return whether this is ``asyncio.wait``, or ``wait_for`` of Python 3.11, which sets a timer of its own."""
+    frame = _frame(code)
+    names = ("wait", "_wait", "wait_for")
+    return frame is not None and _module(code) == "asyncio.tasks" and frame.f_code.co_qualname in names
+
+
+def _rests(task: Task, awaited: Future, tasks: Collection[Task], waits: Collection[Future]) -> bool:
+    """Return whether only the handler's waits, or its other tasks, can wake a task."""
+    if is_timed(task):
         return False
     if awaited in waits:
         return True
@@ -70,13 +84,12 @@ def _rests(task: Task, awaited: Future, tasks: Collection[Task], waits: Collecti
         return awaited in tasks
     if (together := getattr(awaited, "_children", None)) is not None:  # asyncio.gather
         return _all_rest(together, tasks, waits)
-    innermost = code[-1] if code else None
+    *_, innermost = None, *_code_of(task.get_coro())
     if innermost is None or (frame := _frame(innermost)) is None:
         return False
     module, name = _module(innermost), frame.f_code.co_qualname
-    if module == "asyncio.tasks" and name in ("wait", "_wait", "wait_for"):
-        given = frame.f_locals
-        return given.get("timeout") is None and _all_rest(given.get("fs") or [given.get("fut")], tasks, waits)
+    if _is_waiting(innermost):
+        return _all_rest(frame.f_locals.get("fs") or [frame.f_locals.get("fut")], tasks, waits)
     return module in _RESTING or (module.startswith("anyio.") and name.startswith(_OF_ANYIO))
 
 
@@ -105,7 +118,7 @@ def _module(code: Any) -> str:
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
-def _is_timed(code: Any) -> bool:
+def _has_timeout(code: Any) -> bool:
     """Return whether a timeout around what a coroutine awaits has not passed yet."""
     for each in gc.get_referents(code):
         holder = each.__self__ if isinstance(each, MethodType) else each
