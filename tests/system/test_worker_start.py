@@ -3,6 +3,7 @@
 import aiohttp
 import pytest
 
+from surelane.calls import Connection
 from surelane_service.lifecycle import EXIT_SETTINGS
 from tests import forked
 from tests.processes import clean_environment, service, until
@@ -45,3 +46,14 @@ async def test_worker_without_a_schema_is_alive_but_not_ready(empty_database: st
             assert "schema" in (await response.json())["reason"]
         async with session.get(running.private_url + "/livez") as response:
             assert response.status == 200
+
+
+async def test_a_worker_that_gets_too_few_connections_says_how_many_it_needs(
+    database: str, connection: Connection
+) -> None:
+    name = await connection.fetchval("select current_database()")
+    await connection.execute(f'alter database "{name}" connection limit 3')
+    process = await forked.start("surelane_worker", env={**clean_environment(), **environment(database)})
+    output, _ = await process.communicate()
+    assert process.returncode == EXIT_SETTINGS
+    assert "a worker needs 12 connections, and this login gets 3 at most" in output.decode()

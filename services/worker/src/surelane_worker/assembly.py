@@ -46,6 +46,9 @@ STATEMENT_TIMEOUT = timedelta(seconds=30)
 CLAIM_TIMEOUT = timedelta(seconds=5)
 """Bounds claims, polls, connecting for them, and first settles: a connection that does not answer in time is cut."""
 
+CONNECTIONS = 12
+"""A worker's: those of its pools, and two that claim."""
+
 FLUSH = 10.0
 """Seconds that a drain waits for the database to take the last outcomes."""
 

@@ -24,7 +24,7 @@ from surelane_service.probes import private_app, serving_private
 from surelane_service.service_settings import load_settings, warn_of_misspelled
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
-from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.builtin.authors import Authors
@@ -33,7 +33,7 @@ from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.model.agent import check_models
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.readiness import until_schema_fits, why_unready
+from surelane_worker.observing.readiness import require_connections, until_schema_fits, why_unready
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
@@ -215,6 +215,8 @@ async def _serve(stop: asyncio.Event, worker: Worker, sealing: Sealing) -> None:
     app = private_app(partial(why_unready, queue, stop, worker.claimers[0].failing))
     async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)
+        if worker.settings.notifications:  # a pooler counts its own
+            await require_connections(worker.pools.looks, CONNECTIONS)
         if sealing.on:
             with suppress(SurelaneError, SealedError):  # the first event of no workspace makes it, too
                 await sealing.key_for("")  # for programs, which make none

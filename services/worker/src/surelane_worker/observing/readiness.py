@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, described, told
+from surelane.calls import Calls, Pool
+from surelane.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    SettingsError,
+    SurelaneError,
+    TransientConflict,
+    described,
+    told,
+)
 from surelane_service.compatibility import schema_unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
@@ -14,6 +23,12 @@ from surelane_service.logs import Logger, get_logger
 PAUSE = timedelta(seconds=0.5)
 STEADY = 2.0
 """Seconds without a failure after which an outage is logged as over. A full disk refuses some calls, not all."""
+
+_MOST_CONNECTIONS = """
+select least(current_setting('max_connections')::int4 - current_setting('superuser_reserved_connections')::int4
+, (select nullif(datconnlimit, -1) from pg_catalog.pg_database where datname = pg_catalog.current_database())
+, (select nullif(rolconnlimit, -1) from pg_catalog.pg_roles where rolname = session_user and not rolsuper))
+"""
 
 log = get_logger("surelane_worker.observing.readiness")
 
@@ -89,3 +104,19 @@ async def until_schema_fits(engine: Engine, stop: asyncio.Event) -> None:
             log.warning("waiting for the database", reason=reason)
         logged = reason
         await sleep_unless(stop, PAUSE)
+
+
+async def require_connections(pool: Pool, needed: int) -> None:
+    """Raise SettingsError where the server gives this login fewer connections than a worker may need at once.
+
+    With too few of them, those that wait for events would hold back settles and heartbeats.
+    """
+    try:
+        most = await Calls(pool).fetchval(_MOST_CONNECTIONS)
+    except SurelaneError:
+        return  # the claims say what is wrong
+    if most is not None and most < needed:
+        raise SettingsError(
+            f"a worker needs {needed} connections, and this login gets {most} at most: raise the connection limit of"
+            " the role or the database, or max_connections; or connect through a pooler"
+        )
