@@ -140,7 +140,13 @@ begin
         select member.group_key, nth, h.id is null as headless, wanting
         -- In the order of the walk, no further than needed: "offset 0" makes it a nested loop.
         from member left join lateral (select * from agent.event as e where e.group_key = member.group_key and e.head offset 0) as h on true
-        cross join lateral (select h.id is null or agent.outranked(h, _claimable, _now) as wanting) as judged
+        -- One probe each for what may outrank a head: the function takes as long as ten.
+        cross join lateral (select h.id is null or (h.claimed_by is null and (h.kind <> all(_claimable)
+            or exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.claimed_by is null and (m.event_ts, m.id) < (h.event_ts, h.id))
+            or exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.retrying)
+            or exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.claimed_by is not null)
+            or (h.vt > _now and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.vt < h.vt)))
+            and agent.outranked(h, _claimable, _now)) as wanting) as judged
         where member.group_key is not null and (wanting or nth = _limit * 20)
     loop
         begin
