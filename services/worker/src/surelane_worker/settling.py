@@ -191,10 +191,13 @@ class Settler:
     async def _at_fault(self, claim: Claim, error: Exception) -> bool:
         """Return whether an outcome that was refused alone is at fault, and not the server.
 
-        Its argument is, if the server reads another one; or the whole outcome, if the server takes another one.
+        Its argument is, if the server reads another one; or the whole outcome, if the server takes another one. Where
+        a constraint refuses a run, one of its followers may be at fault.
         """
         if not isinstance(error, DatabaseRefused):
             return True  # it was never sent
+        if claim.followers and (error.report.sqlstate or "").startswith("23"):
+            return True
         if not refuses_call(error):
             return False
         if claim.argument is not None and await self.engine.refuses_alone(claim.argument):
