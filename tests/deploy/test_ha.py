@@ -45,7 +45,7 @@ def test_no_service_of_ours_steers_the_servers() -> None:
     """Who may change Patroni's settings may set any parameter of the server. etcd asks for no password."""
     read = config(PRODUCTION, "compose/ha.yaml", env=SECRETS)
     assert read["networks"]["consensus"]["internal"] is True
-    assert {name for name, each in services().items() if "consensus" in each["networks"]} == {
+    assert {name for name, each in services().items() if "consensus" in (each.get("networks") or {})} == {
         *SERVERS,
         "etcd",
     }
