@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
@@ -190,6 +191,8 @@ def works_of(
     return works
 
 
+OVERDUE, ASKING = 1.2, 1.0
+"""Pauses after which a heartbeat is overdue, and seconds that its answer may take."""
 LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
 BATCH = 500
@@ -235,9 +238,17 @@ class Leases:
     async def hold(self, work: Stoppable) -> None:
         """Return if the claim still stands, else cancel. Call it before any effect that must not happen twice.
 
-        A process that was suspended may not have noticed yet that its lease ran out.
+        A process that was suspended may not have noticed yet that its lease ran out. Where a heartbeat is overdue, the
+        claim may have been taken before its lease ran out: by a failover that found no session, or by a clock that was
+        set. So the database is asked first. One that does not answer stops nothing.
         """
         self.stop_lapsed()
+        due = self.ends(asyncio.get_running_loop().time()) - OVERDUE * self._pause
+        overdue = [claim for claim, of in self.held.items() if of is work and claim.lease_ends < due]
+        if overdue and work.stopped is None:
+            with suppress(DatabaseUnavailable, DatabaseRefused, TimeoutError):
+                async with asyncio.timeout(ASKING):
+                    await self._extend(overdue)
         if work.stopped == LOST:
             await asyncio.sleep(0)  # the handler's task is cancelled here
             raise asyncio.CancelledError(LOST)  # a thread of the handler, or a task it started, is not
