@@ -47,6 +47,8 @@ class Scenes:
     died: int = 0
     expired: int = 0
     thread: str = ""
+    reply: str = ""
+    """The timestamp of ``behind``, which is in ``thread``."""
 
 
 def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
@@ -73,6 +75,7 @@ class Stage:
 
     def __init__(self, pool: Pool) -> None:
         self.pool, self.calls, self.queue = pool, Calls(pool), Queue(pool)
+        self.ts = ""  # of the last message
         self.now = datetime.now(UTC)
         self._number = 0
 
@@ -85,7 +88,8 @@ class Stage:
     async def message(self, kind: str, before: timedelta, thread_ts: str | None = None) -> int:
         """Store a mention that happened a while ago, as another kind."""
         self._number += 1
-        payload = mention(self._number, ts_of(self.now - before), thread_ts)
+        self.ts = ts_of(self.now - before + timedelta(milliseconds=self._number))
+        payload = mention(self._number, self.ts, thread_ts)
         identity: int = await self.calls.fetchval("select agent.insert_event($1)", json.dumps(payload))
         await self.calls.fetch("update agent.event set kind = $2 where id = $1", identity, kind)
         await self.calls.fetch("select agent.register_kinds(array[$1])", kind)
@@ -172,10 +176,10 @@ async def seed(stage: Stage) -> Scenes:
     await stage.calls.fetch("select agent.pause_kind('report')")
     scenes.paused = await stage.message("report", timedelta(minutes=20))
     scenes.unhandled = await stage.message("slack.reaction_added", timedelta(minutes=15))
-    thread = ts_of(stage.now - timedelta(minutes=12))
     scenes.first = await stage.message("agent-turn", timedelta(minutes=12))
+    thread = stage.ts
     scenes.behind = await stage.message("agent-turn", timedelta(minutes=11), thread)
-    scenes.thread = f"{TEAM}:{CHANNEL}:{thread}"
+    scenes.thread, scenes.reply = f"{TEAM}:{CHANNEL}:{thread}", stage.ts
     await stage.calls.fetch(
         "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1"
         ", vt = now() + interval '1 hour' where id = $1",

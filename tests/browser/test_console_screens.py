@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -17,7 +16,7 @@ from surelane.calls import Pool
 from surelane_operator.changes import Changes
 from surelane_operator.console.live import Live
 from tests.browser.console_page import SignedIn, accessible, console_at, opened
-from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, furnish, link_to, seed, ts_of
+from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, furnish, link_to, seed
 from tests.browser.slack_page import Browser, expect
 from tests.docs.blocks import ROOT
 from tests.processes import free_port
@@ -62,7 +61,7 @@ async def desk(shared: Desk) -> Desk:
 
 
 async def test_a_message_is_found_by_its_link_and_everything_is_reached_by_keyboard(desk: Desk) -> None:
-    ts = ts_of(desk.stage.now - timedelta(minutes=11))
+    ts = desk.scenes.reply
     async with desk.open() as page:
         await page.locator("h1").wait_for()
         await page.keyboard.press("/")

@@ -114,7 +114,7 @@ async def test_the_cause_of_each_wait_and_end_is_one_click_from_the_overview(sho
 
 
 async def test_a_search_leads_to_a_messages_one_event_or_to_what_may_have_happened(shown: Shown) -> None:
-    ts, reply = [ts_of(shown.stage.now - timedelta(minutes=minutes)) for minutes in (40, 11)]
+    ts, reply = ts_of(shown.stage.now - timedelta(minutes=40)), shown.scenes.reply
     payload = json.dumps(mention(900, ts))
     one, _ = [await shown.stage.calls.fetchval("select agent.insert_event($1)", payload) for _ in range(2)]
     thread = shown.scenes.thread.rpartition(":")[2]

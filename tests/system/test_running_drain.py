@@ -23,7 +23,7 @@ async def test_synchronous_handler_that_takes_too_long_keeps_no_process_alive(
         identity = await enqueue(connection, "sleep-in-a-thread", {"seconds": 60})
         await claimed(connection, identity)
         assert await running.child.stop(signal.SIGTERM, 30) == 0
-    assert (await live(connection, identity))["attempts"] == 0
+    assert (await live(connection, identity))["attempts"] == 1, "its thread may have done something"
 
 
 async def test_draining_worker_is_not_ready_and_a_second_signal_ends_it_at_once(

@@ -79,8 +79,8 @@ class Failing:
             own = {"channel": channel, "text": "by a client of its own", "thread_ts": thread}
             await done(self.called(alone, **own))
         elif "stream" in text:
-            to = {"channel": channel, "thread_ts": thread, "recipient_team_id": "T", "recipient_user_id": "U"}
-            stream = await done(client.chat_stream(**to))
+            to = {"channel": channel, "thread_ts": thread, "recipient_user_id": event["user"]}
+            stream = await done(client.chat_stream(**to, recipient_team_id="T"))
             await done(stream.append(markdown_text="one " * 100))
             await self.fail(text, "within")
             await done(stream.stop(markdown_text="end"))

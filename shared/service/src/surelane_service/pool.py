@@ -70,9 +70,13 @@ async def refuse_former_primary(connection: Connection) -> None:
 
 
 async def connect(dsn: str, *, timeout: float, **options: Any) -> Connection:  # noqa: ANN401 - of asyncpg.connect
-    """Connect to the primary among a URI's hosts, with the settings that our SQL relies on."""
+    """Connect to the primary among a URI's hosts, with the settings that our SQL relies on.
+
+    It happens outside the trace of the statement that needed the connection.
+    """
     given = options.pop("server_settings")
-    return await connecting.connect(dsn, timeout=timeout, settings=given, primary=True, **options)
+    with trace.use_span(trace.INVALID_SPAN):
+        return await connecting.connect(dsn, timeout=timeout, settings=given, primary=True, **options)
 
 
 def bounds_of(statement_timeout: float, lock_timeout: float | None = None) -> dict[str, str]:

@@ -101,8 +101,7 @@ schedules = typer.Typer(help="List, set and delete named schedules.", no_args_is
 _SCHEDULES = columns(
     *("name", "kind", "schedule", "time_zone=zone", "catch_up", "overlap", "paused", "next_at=next"),
     "last_at=last",
-    "problem",
-    cut={"name", "kind", "schedule", "time_zone", "problem"},
+    cut={"name", "kind", "schedule", "time_zone"},
 )
 
 
@@ -110,7 +109,9 @@ _SCHEDULES = columns(
 def list_cron(database: Database, as_json: Json = False) -> None:
     """List the named schedules."""
     found = run(database, lambda changes, _: changes.list_cron())
-    show_json(found) if as_json else show_table(_SCHEDULES, found, empty="there are no schedules")
+    show_json(found) if as_json else show_table(
+        _SCHEDULES, found, empty="there are no schedules", note="problem"
+    )
 
 
 @schedules.command("set")
