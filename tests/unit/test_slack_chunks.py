@@ -153,3 +153,10 @@ def test_what_is_cut_does_not_end_within_an_escape_or_a_reference() -> None:
     (shown,), _ = cut([], [text("x" * (LONGEST - 2) + "&amp;")])
     assert shown["text"] == "x" * (LONGEST - 2)
     assert content_of([text("`a < b` &amp; <@U0ADA>")])["text"] == "`a &lt; b` &amp; <@U0ADA>"
+
+
+def test_code_stays_code_in_each_section() -> None:
+    code = "".join(f"<b>{number}</b>\n" for number in range(700))
+    parts = [each["text"]["text"] for each in sections(f"May I?\n```{code}```\nSay so. " + "x" * 3500)]
+    assert all(len(part) <= 3000 and part.count("```") % 2 == 0 for part in parts)
+    assert "".join(parts).replace("``````", "").count("```") == 2

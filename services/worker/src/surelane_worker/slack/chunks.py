@@ -21,6 +21,8 @@ MOST_SECTIONS = 14
 """For the 40,000 characters that Slack takes in a new message."""
 SHORTEST = LONGEST // 2
 """A message is cut before a code block, or behind a line or a word, unless it would hold fewer characters."""
+CODE = "```"
+"""What begins and ends a code block in Slack's own markup."""
 FENCE = re.compile(r"^ {0,3}(`{3,9}(?=[^`\n]{0,40}$)|~{3,9})(.{0,40})$", re.MULTILINE)
 """A line that begins or ends a code block. A longer one is text."""
 _CUT = re.compile(r"(?:&[a-z]{0,3}|<[@#!hmt][^<>\n]{0,500}|<)\Z")
@@ -77,11 +79,16 @@ def update_of(text: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sections(text: str) -> list[dict[str, Any]]:
-    """Return a text as blocks."""
+    """Return a text as blocks. A code block that must be cut is closed and begun again: what is in it stays code."""
     parts = list[str]()
     while text and len(parts) < MOST_SECTIONS:
-        parts.append(beginning(text, LONGEST_SECTION))
-        text = text[len(parts[-1]) :]
+        part = beginning(text, LONGEST_SECTION)
+        if part != text and CODE in text:
+            part = beginning(text, LONGEST_SECTION - len(CODE)).rstrip("`") or part
+        text = text[len(part) :]
+        if text and part.count(CODE) % 2:
+            part, text = part + CODE, CODE + text
+        parts.append(part)
     return [{"type": "section", "text": {"type": "mrkdwn", "text": part}} for part in parts or [" "]]
 
 
