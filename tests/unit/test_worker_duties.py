@@ -3,12 +3,13 @@
 import asyncio
 from datetime import timedelta
 from typing import Any, cast
-from unittest.mock import MagicMock, Mock, sentinel
+from unittest.mock import AsyncMock, MagicMock, Mock, sentinel
 
 import asyncpg
 import pytest
 
-from surelane_service.engine import DEAD_FOR
+from surelane.errors import DatabaseUnavailable
+from surelane_service.engine import DEAD_FOR, Settled
 from surelane_worker import Handlers
 from surelane_worker.assembly import Pools, Worker
 from surelane_worker.duties import Retention, Uninstalls, beside
@@ -73,3 +74,20 @@ async def test_a_worker_that_stood_still_posts_nothing_under_a_claim_that_may_be
     await leases.hold(standing)
     with pytest.raises(asyncio.CancelledError):
         await leases.hold(lost)
+
+
+@pytest.mark.parametrize("answer", [Settled.DONE, Settled.STALE, DatabaseUnavailable(), TimeoutError()])
+async def test_where_a_heartbeat_is_overdue_the_database_says_whether_the_claim_stands(answer: Any) -> None:
+    """A standby that took over knows no session of a worker that stood still, and rescues its events."""
+    extend = AsyncMock(side_effect=answer if isinstance(answer, Exception) else [[answer]])
+    leases = Leases(Mock(extend_leases=extend), timedelta(minutes=10), MagicMock(), Capacity())
+    late = asyncio.get_running_loop().time() - LONGEST_PAUSE.total_seconds() * 1.5
+    work = Work(MagicMock(), [MagicMock(body="")], leases.ends(late), late)
+    leases.add(work)
+    if answer is Settled.STALE:
+        with pytest.raises(asyncio.CancelledError):
+            await leases.hold(work)
+    else:
+        await leases.hold(work)
+        await leases.hold(work)
+    assert extend.await_count == (2 if isinstance(answer, Exception) else 1)

@@ -245,7 +245,7 @@ class Leases:
         self.stop_lapsed()
         due = self.ends(asyncio.get_running_loop().time()) - OVERDUE * self._pause
         overdue = [claim for claim, of in self.held.items() if of is work and claim.lease_ends < due]
-        if overdue and work.stopped is None:
+        if work.stopped is None and overdue:
             with suppress(DatabaseUnavailable, DatabaseRefused, TimeoutError):
                 async with asyncio.timeout(ASKING):
                     await self._extend(overdue)
