@@ -118,7 +118,7 @@ begin
     if _session is null then
         loop
             -- A new key, which no other login could have locked beforehand.
-            _session := hashtextextended(gen_random_uuid()::text, 0) & 2147483647;
+            _session := floor(random() * 2147483648)::int4;
             exit when not exists (select from agent.worker where session = _session) and pg_try_advisory_lock_shared(agent.session_class(), _session);
         end loop;
         perform set_config('surelane.session', _session::text, false);

@@ -71,6 +71,8 @@ OPENAI_API_KEY=
     },
 }
 """What differs from them in an agent and in a Bolt app."""
+TAKEN = ("service", "ingest", "worker", "operator", "telemetry")
+"""Whose settings Compose takes from ``.env``: by the names in this repository's own files, to which a link leads."""
 RENAMED = {name: f".{name}" for name in ("gitignore", "dockerignore", "env.example")}
 
 
@@ -124,3 +126,6 @@ def _files(name: str, package: str, kind: str) -> Iterator[tuple[Path, str]]:
         source = KINDS[kind] / path if kind and (KINDS[kind] / path).exists() else file
         text = source.read_text(encoding="utf-8")
         yield Path(*parts), text if file.suffix == ".raw" else Template(text).substitute(given)
+    for service in TAKEN:
+        path = Path("compose", f"{service}.env")
+        yield path, (TEMPLATE / path).read_text(encoding="utf-8")
