@@ -24,19 +24,19 @@ KNOWN = {
     "kept-claims": 7,
     "kept-keys": 4,
     "idle-heads": 19,
-    "early-retirement": 11,
+    "early-retirement": 68,
     "future-starts": 45,
     "late-rescues": 106,
     "refused-settles": 17,
     "blind-idlers": 1,
     "repeated-questions": 53,
     "changed-answers": 45,
-    "unclear-answers": 61,
+    "unclear-answers": 1,
     "left-beside": 61,
 }
 """Faults of tests/mutants, each with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 31)
-FOUND = 96, 565, 651
+FOUND = 96, 155, 565, 651
 """Others that broke a promise once."""
 NEW = "what a new seed finds was there before this commit: look at it, and mend it"
 FIRST = int(os.environ.get("SURELANE_SIMULATION_SEED", 1000 * datetime.now(UTC).date().toordinal()))
