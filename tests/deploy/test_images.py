@@ -65,7 +65,7 @@ def _inspect(image: str) -> dict[str, Any]:
 def _source_files(directory: Path) -> set[str]:
     return {
         str(path.relative_to(directory))
-        for folder in (directory, directory / "incremental", directory / "idempotent")
+        for folder in (directory, *(each for each in directory.iterdir() if each.is_symlink()))
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }

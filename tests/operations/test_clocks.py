@@ -40,7 +40,6 @@ async def test_what_a_jump_back_delays_is_found_and_started_by_the_runbook() -> 
             stored_so_far = set(stored.acknowledged)
             assert len(delayed) >= 29
             await each_ended_once(connection, stored_so_far - delayed, within=WITHIN)
-            for block in blocks("sql"):
-                if "enqueued_at > agent.clock()" in block.code:
-                    await connection.execute(block.code)
+            (start,) = [block.code for block in blocks("sql") if "agent.reschedule_event(" in block.code]
+            await connection.execute(start)
             await each_ended_once(connection, delayed, within=WITHIN)
