@@ -134,7 +134,7 @@ CALLS: dict[str, Call] = {
     # programs
     "enqueue": Call(lambda o: o.enqueue_a_job(CALM, "g", "i", None, 0, None)),
     "enqueue new group": Call(lambda o: o.enqueue_a_job(CALM, "new", "j", None, 0, None)),
-    "enqueue limited": Call(lambda o: o.enqueue_a_job("slack.two", None, "i", None, 0, None)),
+    "enqueue limited": Call(lambda o: o.enqueue_a_job("slack.two", None, "l", None, 0, None)),
     "enqueue replace": _plain(
         "select agent.enqueue('slack.calm', '{\"a\": 1}', _item_key => 'u', _on_duplicate => 'replace')"
     ),
