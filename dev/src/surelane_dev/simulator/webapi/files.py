@@ -27,7 +27,7 @@ def get_upload_url(call: Call, slack: Slack) -> JSON:
 
 
 def info(call: Call, slack: Slack) -> JSON:
-    """Return a file, also one of another organization of which an event has the id alone."""
+    """Return a file. Of another organization's file an event has the id alone."""
     file = slack.files.find(call.text("file"))
     if file is None or file.content is None or file.access not in ("visible", "check_file_info"):
         raise ApiError("file_not_found")
