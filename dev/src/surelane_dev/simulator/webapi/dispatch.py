@@ -56,7 +56,7 @@ METHODS: dict[str, Method] = {
 KNOWN_SCOPES = frozenset(method.scope for method in METHODS.values() if method.scope)
 CALLS_KEPT = 300
 SCOPES = web.RequestKey("scopes", dict[str, str])
-"""The headers that name the scopes of a call's token, and those that the method takes."""
+"""Headers of each answer: the scopes of the token, and the scopes that the method takes."""
 TEAM = web.RequestKey("team", str)
 """The workspace of a call's token."""
 NAMES_WORKSPACE = frozenset({"team_id", "channel", "channel_id", "user", "users", "user_id"})
