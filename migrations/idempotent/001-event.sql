@@ -169,9 +169,9 @@ return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> '
         and not _event -> 'message' ? 'app_id' and not _event ? 'app_unfurl' and agent.text_at(_event -> 'message', 'bot_id') is not null
     then agent.team_at(_event -> 'message', 'team') end;
 
--- The workspace whose installation an event is for: the one that Slack reports to, that opened the
--- view, or that posted the message. Else the one that the payload names, as a text, by an object,
--- or as the person's. Empty where there is none.
+-- The workspace whose installation an event is for. Slack reports to it, or it opened the view or
+-- posted the message. Otherwise the payload names a workspace: as a text, by an object, or as the
+-- person's. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
 return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id')

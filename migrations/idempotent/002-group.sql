@@ -257,7 +257,7 @@ $$;
 
 -- Whether a group's head yields to a waiting member. A held head never does. A head of a kind that
 -- no worker claims yields to a claimed kind; another, unless it is a retry, to an earlier member.
--- Of two visible ones that is the one that happened first.
+-- Of two visible events the earlier one happened first.
 drop function if exists agent.head_yields(text, text, timestamptz);
 create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz, _event_ts timestamptz, _id int8) returns boolean
 language plpgsql volatile security definer

@@ -70,8 +70,8 @@ begin
 end
 $$;
 
--- The live event of a message, besides _but, by its address or a key: one that waits by its dedupe
--- key, one that a worker holds in its group. event is null if it is being cancelled.
+-- The live event of a message, other than _but. A waiting event is found by its dedupe key, a held
+-- event in its group. event is null if it is being cancelled.
 create or replace function agent.live_message
 ( _address text, _item_key text, _group_key text, _but int8, out id int8, out event jsonb)
 language plpgsql volatile security definer
