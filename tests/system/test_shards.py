@@ -25,6 +25,7 @@ from tests.system.raw_http import connected, post
 ROUTER = Path(__file__).parents[2] / "examples/shards"
 MEMORY = 256 * 1024 * 1024
 """The router's memory limit in the example."""
+WORKERS = 2
 MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
 BAKERY, GARAGE, MOVED = "T0BAKERY01", "T0GARAGE01", "T0MOVED001"
 
@@ -68,12 +69,19 @@ class Router:
         self.child = await Child.start(
             "nginx", *command, "-g", "daemon off; user root;", on_line=self.shown.append
         )
-        await until(self._answers, what=f"nginx answers; it said {self.shown}")
+        await until(self._complete, what=f"nginx and its workers are there; it said {self.shown}")
 
-    def _answers(self) -> bool:
+    def _complete(self) -> bool:
+        """nginx writes its pid before it starts its workers."""
         assert self.child is not None
         assert self.child.exit_code is None, self.shown
-        return (self.folder / "nginx.pid").exists()
+        return (self.folder / "nginx.pid").exists() and len(self.processes()) == 1 + WORKERS
+
+    def processes(self) -> list[psutil.Process]:
+        """Return nginx's main process and its workers."""
+        assert self.child is not None
+        main = psutil.Process(self.child.process.pid)
+        return [main, *main.children()]
 
     async def reload(self) -> None:
         """Read the map again, as ``nginx -s reload`` does."""
@@ -211,9 +219,7 @@ async def test_unfinished_requests_take_neither_the_memory_nor_slacks_turn(
     stand: Stand, count: int, sent: bytes, answered: int
 ) -> None:
     """Slack has another address than the crowd."""
-    assert stand.router.child is not None
-    main = psutil.Process(stand.router.child.process.pid)
-    processes = [main, *main.children(recursive=True)]
+    processes = stand.router.processes()
     before = _open(processes)
 
     async with AsyncExitStack() as stack:
