@@ -116,10 +116,10 @@ class StoredStep:
     """A step that an earlier attempt stored.
 
     Attributes:
-        nth: which one of its name it is in a run.
+        nth: 1 for the first step of this name in a run, 2 for the second.
         sort: ``step``, ``sleep`` or ``wait``.
         arguments: a hash of them.
-        result: JSON text; of what is not done, what is known of it.
+        result: JSON text. Before the step is done: its tries, its last error, the seconds left.
         done: whether it has a result, or its time is over. A step that failed has none.
         in_order: whether the handler's own task asked for it, once all that it had asked for before had ended.
     """
@@ -400,7 +400,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         return {"found_by": value, "value": value}
 
     async def rerun_chain(self, identity: int) -> list[int]:
-        """Return the ids of the events that an event runs again: the last one, the one before it, and so on."""
+        """Return the ids of the earlier runs of an event, newest first."""
         return await self._database.call("rerun_chain", identity)
 
     async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:

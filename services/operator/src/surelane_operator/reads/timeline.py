@@ -191,7 +191,7 @@ def _rescue(change: Mapping[str, Any]) -> str:
 
 
 def _rerun(change: Mapping[str, Any]) -> str:
-    """Name the event that runs the other one again, or the other one."""
+    """Name the new run; on the new run, the original."""
     key = f" ({change['key']})" if change.get("key") else ""
     said = [f"event {change['id']}{key}"]
     if change.get("from_step"):

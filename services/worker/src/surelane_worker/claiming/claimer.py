@@ -3,8 +3,8 @@
 Claims start at cursors: a cursor per lane and kind skips the dead rows of finished events. The rules, and the faults
 each of them prevents, are in ``docs/adr``:
 
-- A cursor is a margin behind the newest visibility time that a claim found in its lane, or before any claim found
-  something, behind the peek that found the lane empty.
+- A cursor stands a margin before the newest visibility time that a claim found in its lane. Before any claim, it
+  stands a margin before the last peek.
 - It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
 - No cursor outlives its connection.
 

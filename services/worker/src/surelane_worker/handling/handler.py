@@ -104,7 +104,7 @@ class Handler:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The kinds that a worker claims for it: its own, and those of runs that wait for its versions."""
+        """The kinds that a worker claims for it: its kinds, and KIND@VERSION of each older version."""
         return (*self.kinds, *(of_kind(kind, version) for kind in self.kinds for version in self.versions))
 
     def within(self, middlewares: Sequence[Middleware]) -> "Handler":

@@ -65,7 +65,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """End the event as it was to end before its undos ran. A handler does not return it."""
+    """End the event with the outcome that it had before its undos. A handler does not return it."""
 
     name: ClassVar = "undone"
 
@@ -131,7 +131,7 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A sleep or a wait that suspends a handler. ``nth``: which one of its name it is in a run."""
+    """A sleep or a wait that suspends a handler. ``nth`` is 1 for the first of this name."""
 
     sort: str
     name: str

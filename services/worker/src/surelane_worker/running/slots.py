@@ -167,7 +167,7 @@ class Slots:
         return self._claimable(overtaking=self._overtaking > 0, expected=1)
 
     def _claimable(self, *, overtaking: bool, expected: int) -> list[tuple[list[str], int]]:
-        """Return what finds a slot. ``expected`` is 1 where what claims under way may bring comes first, else 0."""
+        """Return what finds a slot. ``expected`` is 1 to subtract what claims in flight may bring, else 0."""
         if self.bytes_left <= 0 or self._resting:
             return []
         left = MOST if self._interactive else MOST_UNSETTLED - len(self.leases.held)
