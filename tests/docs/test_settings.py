@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from surelane_bolt import BoltSettings
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_service.service_settings import load_settings, variables_of
@@ -38,7 +39,12 @@ def rows(*sections: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("section", "settings"),
-    [("Ingest", IngestSettings), ("Worker", WorkerSettings), ("Operator", AccessSettings)],
+    [
+        ("Ingest", IngestSettings),
+        ("Worker", WorkerSettings),
+        ("Operator", AccessSettings),
+        ("Bolt apps", BoltSettings),
+    ],
 )
 def test_page_has_each_setting_with_its_default(section: str, settings: Any) -> None:
     documented = rows("All services", "Ingest and the worker", section)

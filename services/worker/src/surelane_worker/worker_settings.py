@@ -47,11 +47,6 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
     """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
 
-    bolt_kinds: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = Field(
-        (), validation_alias="SURELANE_BOLT_KINDS"
-    )
-    """Kinds of events for a Bolt app, beside the kinds that its listeners are seen to take, separated by commas."""
-
     event_types: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
         None, validation_alias="SURELANE_EVENT_TYPES"
     )
