@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, TypeGuard
 
 from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings, split, warn_of_misspelled
@@ -24,6 +24,7 @@ __all__ = ["BoltSettings", "adapt", "bolt_handlers", "is_bolt_app"]
 class BoltSettings(BaseSettings):
     """The settings of Bolt apps."""
 
+    model_config = SettingsConfigDict(extra="ignore")
     kinds: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = Field(
         (), validation_alias="SURELANE_BOLT_KINDS"
     )
