@@ -18,16 +18,24 @@ What must hold for every seed:
 
 import asyncio
 import json
+from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from math import inf
+from random import Random
 from typing import Any, cast
 
+import asyncpg
+
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.envelopes import SEALED, key_id_of
+from surelane.encryption.keys import Keyring
+from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError
 from surelane.events import Inserted
 from surelane.jobs import Job
@@ -43,7 +51,8 @@ from surelane_worker.running import cancels
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
 from tests.simulation.faults import BY_NAME
-from tests.simulation.plan import TROUBLE, Fault, Plan, Post, Version, thread_key, thread_of
+from tests.simulation.features import FEATURES
+from tests.simulation.plan import TROUBLE, Fault, Plan, Post, Version, team_of, thread_key, thread_of
 from tests.simulation.slack import Slack
 from tests.simulation.witness import PERIOD, RATE, BrokenError, Witness
 
@@ -58,6 +67,7 @@ IDLE = 20.0
 LOOKED_AT = 60.0
 """Seconds after which a claim looks at a full limit again: a claim beside a rescue may still have counted its runs."""
 LEASE = 600.0
+KEY = urlsafe_b64encode(b"k" * 32).decode()
 SETTINGS = {
     "DATABASE_URL": "postgresql://simulated",
     "SURELANE_LEASE": f"{LEASE:g}s",
@@ -107,12 +117,15 @@ class Fleet:
         self.sends = Counter[str]()
         """How often each job was sent: again where the answer was lost, and anew where it has ended by then."""
         self.door, self.program = Host("ingest"), Host("program")
+        self.sealing = Sealing(DataKeys(cast("Any", self.wire()), Keyring([KEY])), on=plan.encrypted)
         self.members: dict[str, Member] = {}
         self.vanished: set[str] = set()
         self.disturbed = 0.0
         """When the last disturbance ends."""
         self.hushed = 0.0
         """Until when nothing else breaks: what no host is told of must show by itself."""
+        self.features = {name: FEATURES[name](self) for name in plan.features}
+        self.feature_kinds = {kind for each in self.features.values() for kind in each.kinds}
         self._names = 0
         self._lonely: dict[tuple[int, int], float] = {}
         """Since when each claim has no hand."""
@@ -136,14 +149,15 @@ class Fleet:
             async with self.ingest() as store, asyncio.TaskGroup() as group:
                 self.slack = Slack(self.net, self.witness, partial(self._clicked, store))
                 for version in self.plan.workers:
-                    group.create_task(self._at(self.plan.starts, self._start, version))
+                    group.create_task(self._later(self.plan.starts, self._start, version))
                 posts = [
-                    group.create_task(self._at(post.at, self.post, store, post)) for post in self.plan.posts
+                    group.create_task(self._later(post.at, self.post, store, post))
+                    for post in self.plan.posts
                 ]
                 faults = [
-                    group.create_task(self._at(each.at, self._break, each)) for each in self.plan.faults
+                    group.create_task(self._later(each.at, self._break, each)) for each in self.plan.faults
                 ]
-                group.create_task(self._at(0, self._trouble, posts, faults))
+                group.create_task(self._later(0, self._trouble, posts, faults))
             await self.check()
         except ExceptionGroup as error:
             raise _first(error) from None
@@ -152,7 +166,7 @@ class Fleet:
                 await member.host.die()
             await self.program.die()
 
-    async def _at(self, at: float, act: Callable[..., Awaitable[None]], *given: object) -> None:
+    async def _later(self, at: float, act: Callable[..., Awaitable[None]], *given: object) -> None:
         await asyncio.sleep(at)
         await act(*given)
 
@@ -223,6 +237,9 @@ class Fleet:
             yield writer.store
 
     async def post(self, store: Callable[[str, str], Any], post: Post) -> None:
+        if post.kind in self.features:
+            await self.features[post.kind].use(post)
+            return
         if post.kind == "keyed":
             await self._replace_jobs(post)
             return
@@ -249,7 +266,7 @@ class Fleet:
     async def _deliver(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
         """Post an event as Slack does: again and again until it is acknowledged."""
         for _ in range(200):
-            answer = await store(text, key)
+            answer = await self._stored(store, text, key)
             if isinstance(answer, Inserted):
                 self.acknowledged.add(key)
                 return
@@ -258,28 +275,35 @@ class Fleet:
             await asyncio.sleep(1)
         raise BrokenError("everything is stored", key)
 
+    async def _stored(self, store: Callable[[str, str], Any], text: str, key: str) -> Any:
+        try:
+            sealed, _ = await self.sealing.event(text, key) if self.sealing.on else (text, key)
+        except SurelaneError:
+            return NotStored.NO_KEY
+        return await store(sealed, key)
+
     async def schedule(self, key: str, group: str | None, seconds: float) -> None:
         """Enqueue a job of a group for later."""
         group_key = None if group is None else thread_key(group)
-        job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
+        job = Job("later", run_at=self.at(seconds), group_key=group_key, item_key=key)
 
         def send(queue: Queue) -> Awaitable[list[Inserted]]:
             self.sends[key] += 1
             return queue.enqueue_many([job])
 
-        await self._again(send)
+        await self.again(send)
         self.acknowledged.add(key)
 
-    def _in(self, seconds: float) -> datetime:
+    def at(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
 
     async def _replace_jobs(self, post: Post) -> None:
         """Enqueue jobs as programs do, and replace some by others while they wait."""
-        at = self._in(1 + 9 * post.size)
+        at = self.at(1 + 9 * post.size)
         for nth, lanes in enumerate((("left", "right"), ("right",), ("right", "left"), ("left",))):
             for lane in lanes:
                 job = Job("keyed", {"lane": lane}, f"{post.key}-{nth}", at, limit_key=lane)
-                (stored,) = await self._again(partial(_replace, job))
+                (stored,) = await self.again(partial(_replace, job))
                 self.acknowledged.add(str(stored.id))
 
     def signal(self, key: str) -> asyncio.Task[None]:
@@ -293,21 +317,22 @@ class Fleet:
             return "taken" if ended else await queue.signal(key, "go", key)
 
         async def sent() -> None:
-            await self._again(send)
+            await self.again(send)
             self.sent.add(key)
             self.log(f"{key} was sent what it waits for")
 
         return self.loop.create_task(sent())
 
-    async def _again(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
+    def wire(self) -> Wire:
+        """Return a connection of the program."""
+        return Wire(self.net, self.program, "surelane_worker", within=2, kept=True)
+
+    async def again(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
         """Call as a program does that must not lose it: again and again until there is an answer."""
         for _ in range(200):
-            wire = Wire(self.net, self.program, "surelane_worker", within=2, kept=True)
-            try:
-                if (answer := await call(Queue(wire))) is not None:
+            with suppress(SurelaneError, asyncpg.LockNotAvailableError, TimeoutError):
+                if (answer := await call(Queue(self.wire(), encryption=self.sealing))) is not None:
                     return answer
-            except SurelaneError:
-                pass
             await asyncio.sleep(1)
         raise BrokenError("everything is stored", "a program's call")
 
@@ -370,8 +395,9 @@ class Fleet:
     async def check(self) -> None:
         """Check what must hold at the end."""
         self.witness.check()
-        rows = await self.database.see("select id, item_key, kind, outcome from agent.event_hist")
-        ended = Counter(row["item_key"] or str(row["id"]) for row in rows)
+        everything = await self.database.see("select * from agent.event_hist")
+        rows = [row for row in everything if row["kind"] not in self.feature_kinds]
+        ended = Counter(row["item_key"] or str(row["id"]) for row in everything)
         if twice := [key for key, count in ended.items() if count > max(1, self.sends[key])]:
             raise BrokenError("one row in history", f"{twice}")
         if lost := sorted(self.acknowledged - ended.keys()):
@@ -379,10 +405,40 @@ class Fleet:
         gone = self.slack.unanswered
         if failed := [row["item_key"] for row in rows if row["outcome"] != _outcome(row["item_key"] in gone)]:
             raise BrokenError("everything completes", f"{failed}")
+        for name, feature in self.features.items():
+            own = [row for row in everything if row["kind"] in feature.kinds]
+            for how in feature.wrong(own) if not self.witness.forgot else ():
+                raise BrokenError(f"what {name} promises", how)
+        self._check_ends(everything)
+        if self.plan.encrypted:
+            await self._check_sealed([row for row in everything if row["kind"] != "tick"])
         if left := self.slack.check():
             raise BrokenError("nothing is left beside a thread that is gone", left)
         if not self.witness.backwards:
             await self._check_rate()
+
+    def _check_ends(self, rows: list[Any]) -> None:
+        for row in rows:
+            ended = row["finished_at"].timestamp() - EPOCH
+            if (
+                self.witness.claims.get(row["id"], 0.0) > ended + 0.1
+                and not (self.witness.backwards or self.witness.forgot)
+                and row["item_key"] not in self.witness.reran
+            ):
+                raise BrokenError("what has ended does not begin", f"{row['item_key']} ended at {ended:.1f}")
+
+    async def _check_sealed(self, rows: list[Any]) -> None:
+        keys = {
+            row["id"]: row["workspace"] for row in await self.database.see("select * from agent.data_key")
+        }
+        for row in rows:
+            event = json.loads(row["event"])
+            sealed = event.get(SEALED, "")
+            if "said" in event or keys.get(sealed and key_id_of(b64decode(sealed))) != event.get(
+                "team_id", ""
+            ):
+                how = f"{row['item_key']} of {team}: {keys.get(sealed and key_id_of(b64decode(sealed)))}"
+                raise BrokenError("what is stored is encrypted, with its team's key", how)
 
     async def _check_rate(self) -> None:
         claims = sorted(at for row in await self.database.see(PACED) for at in row["claimed"])
@@ -400,9 +456,11 @@ class Fleet:
         self.witness.ended[host.name] = self.loop.now
         member = self.members[host.name] = Member(host, version=version)
         handlers = self.witness.handlers(host, version, self.plan.kinds)
+        for feature in self.features.values():
+            feature.handle(handlers.on, host, Random(f"{host.name} {feature.kinds} {self.plan.seed}"))
         context = copy_context()
         context.run(HERE.set, host)
-        work = member.work(self.net, _settings(), handlers, self.slack)
+        work = member.work(self.net, _settings(self.plan.encrypted), handlers, self.slack)
         member.task = self.loop.create_task(work, context=context)
         self.note_spare()
 
@@ -429,8 +487,9 @@ class Fleet:
 
 
 @cache
-def _settings() -> WorkerSettings:
-    return WorkerSettings(**cast("Any", SETTINGS))
+def _settings(encrypted: bool) -> WorkerSettings:
+    more = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
+    return WorkerSettings(**cast("Any", SETTINGS | more))
 
 
 async def _replace(job: Job, queue: Queue) -> list[Inserted]:
@@ -453,7 +512,7 @@ def _envelope(post: Post, at: float, key: str = "") -> dict[str, Any]:
         inner |= {"channel": "C1", "ts": f"{int(EPOCH)}.{post.number:06}", "thread_ts": thread_of(post.group)}
     return {
         "type": "event_callback",
-        "team_id": "T1",
+        "team_id": team_of(post.group),
         "event_id": key or post.key,
         "event_time": int(EPOCH),
         "event": inner,

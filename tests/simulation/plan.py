@@ -43,6 +43,8 @@ KINDS = (
     "keyed",
     "later",
 )
+FEATURES = ("hasty", "tick", "plan", "doomed", "chat", "merged", "ranked", "again", "pauses")
+"""What programs do besides: see tests/simulation/features.py. Every second seed has some of them."""
 TRIES = 200
 """Runs in which a failing plan is cut down, at most."""
 
@@ -109,6 +111,9 @@ class Plan:
     posts: tuple[Post, ...]
     faults: tuple[Fault, ...]
     network: Faults
+    features: tuple[str, ...] = ()
+    encrypted: bool = False
+    """Whether what is stored is encrypted."""
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
@@ -139,7 +144,8 @@ class Plan:
                 faults.append(fault)
         starts = random.choice((0.0, 0.0, 15.0))
         workers = (replace(workers[0], spare=True), *workers[1:])
-        return cls(seed, frozenset(kinds), starts, workers, tuple(posts), tuple(faults), network)
+        plan = cls(seed, frozenset(kinds), starts, workers, tuple(posts), tuple(faults), network)
+        return plan if seed % 2 else _with_features(plan)
 
     def __str__(self) -> str:
         timed: list[Post | Fault] = [*self.posts, *self.faults]
@@ -149,9 +155,33 @@ class Plan:
         return "\n".join(f"  {part}" for part in parts)
 
 
+def _with_features(plan: Plan) -> Plan:
+    """Return a plan in which features take the place of half of the posts."""
+    random = Random(f"features {plan.seed}")
+    features = random.sample(FEATURES[:-1], 3) + random.sample(FEATURES[-1:], random.randint(0, 1))
+    used = [
+        Post(
+            at,
+            1000 + number,
+            random.choice(features),
+            random.choice((*GROUPS, None)),
+            random.random() < 0.4,
+            random.random(),
+        )
+        for number, at in enumerate(_times(random, 5.0, TROUBLE))
+    ]
+    posts = *plan.posts[::2], *used
+    return replace(plan, posts=posts, features=tuple(features), encrypted=random.random() < 0.25)
+
+
+def team_of(group: str | None) -> str:
+    """Return the workspace of a group: there are two."""
+    return "T2" if group == GROUPS[-1] else "T1"
+
+
 def thread_key(group: str) -> str:
     """Return the group key of events in a thread."""
-    return f"T1:C1:{thread_of(group)}"
+    return f"{team_of(group)}:C1:{thread_of(group)}"
 
 
 def thread_of(group: str) -> str:

@@ -88,6 +88,14 @@ class Witness:
         """When the server's clock went back."""
         self.excused: dict[str, list[tuple[float, float]]] = defaultdict(list)
         """When, by the server's clock, each kind held up no other kind: it was paused, or had no worker."""
+        self.paused: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """When, by the server's clock, each kind was known to be paused."""
+        self.cancelled: dict[str, float] = {}
+        """From when on each event must not begin, because it was cancelled."""
+        self.claims: dict[int, float] = {}
+        """When, by the server's clock, each event was claimed last by a host that was well."""
+        self.reran: set[str] = set()
+        """The events that run again under their ids after they have ended."""
         self.broken: list[BrokenError] = []
         """The promises that are broken."""
 
@@ -112,70 +120,69 @@ class Witness:
         @on("slack.plain")
         @on("later")
         async def plain(event: Event, _: Context) -> None:
-            async with self._seen(host, event):
-                await _work(random)
+            async with self.seen(host, event):
+                await work(random)
 
         @on("slack.flaky")
         async def flaky(event: Event, _: Context) -> None:
-            async with self._seen(host, event):
-                await _work(random)
+            async with self.seen(host, event):
+                await work(random)
                 if random.random() < 0.5:
-                    if event.group_key is not None:
-                        self.retrying[event.group_key][event.key] = self._begin(event)
+                    self.fails(event)
                     raise ValueError("flaky")
 
         @on("slack.few", limit=Limit(concurrency=version.few))
         async def few(event: Event, _: Context) -> None:
-            async with self._seen(host, event), self._counted(host, event, "few", None):
-                await _work(random)
+            async with self.seen(host, event), self._counted(host, event, "few", None):
+                await work(random)
 
         @on("keyed", limit=Limit(concurrency=1, per=lambda payload: payload["lane"]))
         async def keyed(event: Event, _: Context) -> None:
-            async with self._seen(host, event), self._counted(host, event, event.payload["lane"], 1):
+            async with self.seen(host, event), self._counted(host, event, event.payload["lane"], 1):
                 await asyncio.sleep(random.uniform(1, 8))
 
         @on("slack.paced", limit=Limit(rate=f"{RATE}/{PERIOD.total_seconds():g}s"))
         async def paced(event: Event, _: Context) -> None:
-            async with self._seen(host, event):
-                await _work(random)
+            async with self.seen(host, event):
+                await work(random)
 
         @on("slack.steps")
         async def steps(event: Event, ctx: Context) -> None:
-            async with self._seen(host, event):
+            async with self.seen(host, event):
                 for nth in range(3):
-                    await self._step(host, event, ctx, f"step {nth}", random)
+                    await self.step(host, event, ctx, f"step {nth}", random)
 
         @on("slack.waits")
         async def waits(event: Event, ctx: Context) -> None:
-            async with self._seen(host, event):
-                await self._step(host, event, ctx, "before", random)
+            async with self.seen(host, event):
+                await self.step(host, event, ctx, "before", random)
                 seconds, blocking = random.randint(1, 20), random.random() < 0.5
                 if blocking:
-                    self.blocked.setdefault(event.key, self._begin(event).claimed)
+                    self.blocked.setdefault(event.key, self.begin(event).claimed)
                 await ctx.sleep(f"{seconds}s", blocking=blocking)
-                await self._step(host, event, ctx, "after", random)
+                await self.step(host, event, ctx, "after", random)
 
         @on("slack.asks")
         async def asks(event: Event, ctx: Context) -> None:
-            async with self._seen(host, event):
-                await self._step(host, event, ctx, "before", random)
+            async with self.seen(host, event):
+                await self.step(host, event, ctx, "before", random)
                 if await ctx.wait_for("go") != event.key:
-                    self._breaks("a wait gets what was sent to it", event.key)
-                await self._step(host, event, ctx, "after", random)
+                    self.breaks("a wait gets what was sent to it", event.key)
+                await self.step(host, event, ctx, "after", random)
 
         @on("slack.questions")
         async def asks_people(event: Event, ctx: Context) -> None:
-            async with self._seen(host, event):
+            async with self.seen(host, event):
                 answer = await ctx.ask(event, "Which?", CHOICES, channel="C1")
                 self._learns(host, event.key, "" if answer is None else answer.choice)
-                await self._step(host, event, ctx, "after", random)
+                await self.step(host, event, ctx, "after", random)
 
         if version.spare:
 
             @on("slack.spare")
             async def spare(event: Event, _: Context) -> None:
-                async with self._seen(host, event):
-                    await _work(random)
+                async with self.seen(host, event):
+                    await work(random)
 
         return handlers
 
@@ -227,14 +234,17 @@ class Witness:
             for begins, ends in self.excused[key.partition("-")[0]]
         )
 
-    def _breaks(self, promise: str, how: str) -> None:
+    def breaks(self, promise: str, how: str) -> None:
+        """Note that a promise is broken."""
         self.broken.append(BrokenError(promise, how))
 
-    async def _step(self, host: Host, event: Event, ctx: Context, name: str, random: Random) -> None:
+    async def step(self, host: Host, event: Event, ctx: Context, name: str, random: Random) -> None:
+        """Run a step, which must not have been stored before."""
+
         async def stepped() -> None:
             if (event.key, name) in self.stored:
-                self._breaks("a stored step is not run again", f"{name} of {event.key}")
-            await _work(random)
+                self.breaks("a stored step is not run again", f"{name} of {event.key}")
+            await work(random)
 
         await ctx.step(name, stepped)
         if host.alive:
@@ -246,21 +256,22 @@ class Witness:
         self.asked.add(key)
         self.posted[key] += self.is_well(host.name)
         if self.posted[key] > 1:
-            self._breaks("a question is posted once", key)
+            self.breaks("a question is posted once", key)
 
     def _learns(self, host: Host, key: str, choice: str) -> None:
         """Note what a handler is told. Later clicks must not change it for its next attempts."""
         if key not in self.asked or choice not in CHOICES:
-            self._breaks("a question is posted, and answered", f"{key} got {choice!r}")
+            self.breaks("a question is posted, and answered", f"{key} got {choice!r}")
         if host.alive and self.answers.setdefault(key, choice) != choice:
-            self._breaks("an answer stays", f"{key} got {self.answers[key]!r}, then {choice!r}")
+            self.breaks("an answer stays", f"{key} got {self.answers[key]!r}, then {choice!r}")
 
     @asynccontextmanager
-    async def _seen(self, host: Host, event: Event) -> AsyncIterator[None]:
+    async def seen(self, host: Host, event: Event) -> AsyncIterator[None]:
         """Note that a handler runs, and beside which others of its group."""
         group, me = event.group_key, (host.name, event.key)
         self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
         self.busy[host.name] += 1
+        self._may_begin(host, event)
         try:
             if group is None:
                 yield
@@ -275,21 +286,36 @@ class Witness:
             self.busy[host.name] -= 1
             self.ended[host.name] = self.now()
 
+    def _may_begin(self, host: Host, event: Event) -> None:
+        if not self.is_well(host.name) or self.forgot:
+            return
+        claimed = self.claims[event.id] = self.begin(event).claimed
+        if self.now() > self.cancelled.get(event.key, inf):
+            self.breaks("what was cancelled does not begin", event.key)
+        if not self.backwards and any(since < claimed < ends for since, ends in self.paused[event.kind]):
+            self.breaks("what is paused does not begin", event.key)
+
+    def fails(self, event: Event) -> None:
+        """Note that an attempt fails, and that its event waits for the next one."""
+        if event.group_key is not None:
+            self.retrying[event.group_key][event.key] = self.begin(event)
+
     def _begins(self, host: Host, event: Event, group: str) -> None:
         me = host.name, event.key
         others = self.running[group] - {me}
         if others and sum(self.is_well(each) for each, _ in (*others, me)) > len(others):
-            self._breaks("one hand per group", f"{me} runs beside {sorted(others)} in {group}")
-        begin = self._begin(event)
+            self.breaks("one hand per group", f"{me} runs beside {sorted(others)} in {group}")
+        begin = self.begin(event)
         self.retrying[group].pop(event.key, None)
         for retry in self.retrying[group].values():
             later = retry.happened < begin.happened and self.is_well(host.name)
             if later and not self._excuses(retry, begin, self.blocked.get(begin.key, begin.claimed)):
-                self._breaks("a retry comes first", f"{event.key} began before {retry.key} in {group}")
-        if "later" not in event.key:
+                self.breaks("a retry comes first", f"{event.key} began before {retry.key} in {group}")
+        if event.kind.startswith("slack.") or event.kind in ("keyed", "ranked"):
             self.began[group].append(begin)
 
-    def _begin(self, event: Event) -> Begin:
+    def begin(self, event: Event) -> Begin:
+        """Return an event as it begins now."""
         claimed = event.vt.timestamp() - EPOCH - self.lease
         return Begin(event.event_ts.timestamp() - EPOCH, event.id, event.key, self.now(), claimed)
 
@@ -300,12 +326,13 @@ class Witness:
         runs.add(me)
         most = max(version.few for version in self.versions()) if most is None else most
         if sum(self.is_well(each) for each, _ in runs) > most:
-            self._breaks("limits are never exceeded", f"more than {most} of {key} run: {sorted(runs)}")
+            self.breaks("limits are never exceeded", f"more than {most} of {key} run: {sorted(runs)}")
         try:
             yield
         finally:
             runs.discard(me)
 
 
-async def _work(random: Random) -> None:
+async def work(random: Random) -> None:
+    """Take some time."""
     await asyncio.sleep(random.choice((0.0, 0.05, 0.5, random.uniform(0, 8))))
