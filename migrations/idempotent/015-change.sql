@@ -231,7 +231,7 @@ declare
     _found agent.event;
     _id int8 := agent.live_event(_item_key);
 begin
-    if _run_at is null or not isfinite(_run_at) then
+    if coalesce(_run_at >= '10000-01-01 00:00:00+00' or _run_at = '-infinity', true) then
         raise invalid_parameter_value using message = format('an event cannot be rescheduled to %s', coalesce(_run_at::text, 'null'));
     end if;
     perform agent.hold_group((select group_key from agent.event where id = _id));
