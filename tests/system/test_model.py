@@ -23,7 +23,7 @@ OURS = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_MODEL_TOOLS": TOOLS}
 PYTEST_RUN = secrets.token_hex(8)
 PRICES = {"local": {"input": 1, "output": 10}, "ollama:first": {"input": 10_000, "output": 0}}
 BUDGET = {
-    "prices": PRICES | {"local:1": PRICES["local"]},
+    "prices": PRICES | dict.fromkeys(("local:1", "openai-responses:gpt-5"), PRICES["local"]),
     "turn": {"money": 0.5},
     "person": {"tokens": 5_000_000},
     "workspace": {"money": "9.5"},
@@ -281,22 +281,6 @@ async def test_refused_request_ends_the_turn_and_the_key_shows_nowhere(desk: Des
     steps = await desk.connection.fetchval("select agent.list_steps($1)", identity)
     assert KEY not in f"{dict(row)} {steps}"
     assert KEY not in "\n".join(running.output)
-
-
-@pytest.mark.parametrize(
-    ("plan", "answers", "why"),
-    [
-        ("endless", [says(*["word " * 1000] * 11)], "has more than 50,000 characters"),
-        ("empty", [says()] * 3, "cannot be used"),
-    ],
-)
-async def test_response_that_cannot_be_used_ends_the_turn(
-    desk: Desk, plan: str, answers: list[Reply], why: str
-) -> None:
-    identity, _ = await desk.ask(plan, *answers)
-    row = await ended(desk.connection, identity)
-    assert row["outcome"] == "failed"
-    assert why in row["reason"]
 
 
 async def test_model_cannot_alarm_a_channel(desk: Desk) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from secrets import token_hex
@@ -36,7 +36,6 @@ from pydantic_ai.messages import (
     TextPart,
     TextPartDelta,
     ToolCallPart,
-    ToolCallPartDelta,
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
@@ -57,6 +56,7 @@ from surelane_worker.handling.steps import StepError
 from surelane_worker.model.accounts import Accounts
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of, request_settings
+from surelane_worker.model.endings import Length, check_end, stored_form, with_own_ids
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.feedback import below
 from surelane_worker.model.files import Attached
@@ -72,8 +72,6 @@ from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.tokens import owner_fields
 
-LONGEST_RESPONSE = 50_000
-"""Characters of one response of a model, text and arguments together."""
 LONGEST_RESULT = 50_000
 """Characters of a tool's result that the model gets. The rest is cut."""
 LONGEST_ARGUMENTS = 20_000
@@ -196,8 +194,9 @@ class Run:
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
         """Return the model's next response, from a step, for which ``ask`` gets it."""
         self._check_limits()
-        (response,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
-        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
+        (stored,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
+        assert isinstance(stored, ModelResponse)  # noqa: S101 - it is what ask returned
+        response = with_own_ids(stored)
         usage, used = self.usage, self._used(response)
         self.answered = used.model
         self.cost += used.cost
@@ -209,6 +208,7 @@ class Run:
         if self.agent.guard is not None and (text := response.text):
             await self._check("answer", text)
             await self.voice.post(text, () if response.tool_calls else await below(*self._below))
+        check_end(response)
         return response
 
     async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -276,16 +276,12 @@ class Run:
                 transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
                 traced(model).request_stream(messages, settings, given) as stream,
             ):
-                length = 0
+                length = Length()
                 async for event in stream:
-                    length += await _spoken(event, speech, None if self.agent.guard else kept)
-                    if length > LONGEST_RESPONSE:
-                        raise RefusedError(
-                            f"a response of the model has more than {LONGEST_RESPONSE:,} characters"
-                        )
+                    length.add(event)
+                    await _speak(event, speech, None if self.agent.guard else kept)
                 response = stream.get()
-                if not (response.provider_details or {}).get("finish_reason"):
-                    raise UnavailableError("the model's response broke off")
+                stored = stored_form(response)
                 if speech.text and not response.tool_calls:
                     speech.below = await below(*self._below)
         except (ModelAPIError, FallbackExceptionGroup) as error:
@@ -293,8 +289,7 @@ class Run:
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
         await self._count(response)
-        # What the models before it in a chain answered may quote a key.
-        return ModelMessagesTypeAdapter.dump_python([replace(response, failed_attempts=None)], mode="json")
+        return stored
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
         """Return a tool's result, from a step. If it failed, the model gets the reason."""
@@ -430,8 +425,8 @@ def conversation(said: Sequence[Said]) -> list[ModelMessage]:
     ]
 
 
-async def _spoken(event: ModelResponseStreamEvent, speech: Speech, kept: Transcript | None) -> int:
-    """Say and keep the text of a part of a response. Return the part's length."""
+async def _speak(event: ModelResponseStreamEvent, speech: Speech, kept: Transcript | None) -> None:
+    """Say and keep the text of a part of a response."""
     match event:
         case (
             PartStartEvent(part=TextPart(content=text))
@@ -440,10 +435,6 @@ async def _spoken(event: ModelResponseStreamEvent, speech: Speech, kept: Transcr
             await speech.add(text)
             if kept is not None:
                 kept.add(text)
-            return len(text)
-        case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(text))):
-            return len(text)
-    return 0
 
 
 def result_shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
