@@ -297,15 +297,16 @@ async def test_turn_of_a_job(desk: Desk) -> None:
 
 
 async def test_tools_of_an_mcp_server(desk: Desk) -> None:
-    looks = calls(("ops_status", {"service": "none"}), ("ops_status", {"service": "api"}))
+    looks = calls(*(("ops_status", {"service": service}) for service in ("none", "hangs", "api")))
     restarts, general = calls(("ops_restart", {"service": "api"})), desk.slack.room()
     identity = await desk.job("ops", looks, restarts, says("Done."), kind="ops", channel=general.id)
     await suspended(desk.connection, identity)
     (question,) = [each for each in general.messages.values() if "ops_restart" in each.text]
     await Person(desk.slack, "grace").press(question, 0)
     assert (await desk.result(identity))["answer"] == "Done."
-    first, *others = desk.told("ops")
+    first, second, *others = desk.told("ops")
     assert "there is no such service" in first
+    assert "TimeoutError: no answer in 0.5 s" in second
     assert others == ["status: api []", "restart: api []"], "the server gets none of our settings"
     assert len(desk.model.asked["ops"]) == 3
     await until(lambda: not mcp_servers(), what="the end of the servers")

@@ -43,18 +43,19 @@ class Length:
     def __init__(self) -> None:
         self._said = self._thought = 0
 
-    def add(self, event: ModelResponseStreamEvent) -> None:
-        """Count a part. Raise :class:`RefusedError` if the response is too long."""
+    def add(self, event: ModelResponseStreamEvent) -> str:
+        """Count a part, and return its text for people. Raise :class:`RefusedError` if the response is too long."""
+        shown = ""
         match event:
             case PartStartEvent(part=ThinkingPart(content=text, signature=hidden)):
                 self._thought += len(text) + len(hidden or "")
             case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text, signature_delta=hidden)):
                 self._thought += len(text or "") + len(hidden or "")
             case (
-                PartStartEvent(part=TextPart(content=more))
-                | PartDeltaEvent(delta=TextPartDelta(content_delta=more))
+                PartStartEvent(part=TextPart(content=shown))
+                | PartDeltaEvent(delta=TextPartDelta(content_delta=shown))
             ):
-                self._said += len(more)
+                self._said += len(shown)
             case (
                 PartStartEvent(part=ToolCallPart(args=given))
                 | PartDeltaEvent(delta=ToolCallPartDelta(args_delta=given))
@@ -64,6 +65,7 @@ class Length:
             raise RefusedError(f"a response of the model has more than {LONGEST_RESPONSE:,} characters")
         if self._thought > LONGEST_REASONING:
             raise RefusedError(f"the model's reasoning has more than {LONGEST_REASONING:,} characters")
+        return shown
 
 
 def stored_form(response: ModelResponse) -> Any:  # noqa: ANN401 - a message as JSON
