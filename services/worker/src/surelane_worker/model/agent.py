@@ -53,7 +53,7 @@ class Agent(Setup):
             answer = await run.answer(asked, said)
         except StoppedError as stopped:
             await voice.say(str(stopped))
-            return run.report(None, stopped=str(stopped))
+            return run.report(stopped.answer, stopped=str(stopped))
         except RefusedError as error:
             await voice.say(REFUSED)
             return Discard(str(error))

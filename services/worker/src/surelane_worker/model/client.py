@@ -15,6 +15,7 @@ from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelHTTPError,
     ModelQuotaExceededError,
+    ModelRequestRejectedError,
     UserError,
 )
 from pydantic_ai.messages import ModelMessage
@@ -38,6 +39,8 @@ LONGEST_WAIT = 3600.0
 """Most seconds that a model's server may ask to wait."""
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may succeed."""
+FINAL_CODES = ("empty_", "image_", "invalid_", "unsupported_")
+"""How codes of errors without a status begin, in the middle of a response, that the same request has each time."""
 SHORTEST_SECRET = 8
 SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """How names of variables end whose values no error may quote, because providers read their keys there."""
@@ -134,21 +137,28 @@ def failure(error: ModelAPIError | FallbackExceptionGroup) -> UnavailableError |
 
 
 def _failure(error: ModelAPIError) -> UnavailableError | RefusedError:
-    if not isinstance(error, ModelHTTPError):
+    """Return what an error means, before a response or in the middle of one. One in the middle may have no status."""
+    status = error.status_code if isinstance(error, ModelHTTPError) else None
+    if status is None and not (error.body or error.provider_error_code):
         return UnavailableError(f"the model's server cannot be reached: {type(error).__name__}")
     body = error.body if isinstance(error.body, Mapping) else {}
     inner = body.get("error")
     inner = inner.get("message") if isinstance(inner, Mapping) else inner
-    text = str(body.get("message") or inner or error.body or "")
+    text = str(body.get("message") or inner or error.body or error.message)
     for secret in _secrets():
         text = text.replace(secret, "…")
-    said = f"the model's server answers {error.status_code}: {text}"[:LONGEST_REASON]
-    if isinstance(error, ModelQuotaExceededError):
+    said = f"the model's server answers {status or 'an error'}: {text}"[:LONGEST_REASON]
+    if isinstance(error, ModelQuotaExceededError) or not _is_passing(error, status):
         return RefusedError(said)
-    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status_code in PASSING:
-        after = None if error.retry_after is None else min(max(error.retry_after, 0.0), LONGEST_WAIT)
-        return UnavailableError(said, after)
-    return RefusedError(said)
+    after = None if error.retry_after is None else min(max(error.retry_after, 0.0), LONGEST_WAIT)
+    return UnavailableError(said, after)
+
+
+def _is_passing(error: ModelAPIError, status: int | None) -> bool:
+    if status is None:
+        final = isinstance(error, ModelRequestRejectedError)
+        return not (final or (error.provider_error_code or "").startswith(FINAL_CODES))
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in PASSING
 
 
 def _secrets() -> Sequence[str]:
