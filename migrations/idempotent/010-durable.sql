@@ -1,7 +1,8 @@
 -- Durable handlers: steps, waits, signals, cancelling, and runs with followers.
 --
 --   hold_running, unheld: the fence of a running event; steps, signals, gather
---   store_step, cut_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
+--   store_step, cut_step, stored_steps, step_result, read_steps, end_sleeps: a handler's steps;
+--   workers
 --   take_signal, due_waits: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
@@ -103,8 +104,10 @@ $$;
 -- Returns the steps that earlier attempts stored, in the order in which they ended. Of a step
 -- without a result it returns whether that is final, how often it has failed, the last error, and
 -- the seconds until it is tried again; of a sleep, whether its end is stored; of a sleep or a wait
--- that was cut off, {"cut": true}.
-create or replace function agent.stored_steps(_id int8)
+-- that was cut off, {"cut": true}. Of a result of more than _most bytes it returns null: such a one
+-- is read by step_result, where the handler asks for it.
+drop function if exists agent.stored_steps(int8);
+create or replace function agent.stored_steps(_id int8, _most int4 default null)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean, in_order boolean)
 language plpgsql stable security definer
 set enable_seqscan = off
@@ -119,6 +122,8 @@ begin
         when s.sort in ('step', 'undo') and (s.result is null or s.finished_at is null)
             then json_build_object('failed', s.finished_at is not null, 'tries', jsonb_array_length(s.errors)
             , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
+        -- Its size on disk is known without reading it. It is compressed a hundredfold at most.
+        when s.sort in ('step', 'undo') and pg_column_size(s.result) > _most / 100 and octet_length(s.result::text) > _most then null
         else s.result end
     , s.finished_at is not null and (s.sort not in ('step', 'undo') or s.result is not null) or s.sort = 'sleep' and s.due_at <= _now
     , s.in_order
@@ -128,7 +133,13 @@ begin
 end
 $$;
 
--- The same for services of 0.2.0.
+-- Returns the result of a step that is done.
+create or replace function agent.step_result(_id int8, _name text, _nth int4) returns json
+language sql stable security definer
+set enable_seqscan = off
+as $$ select s.result from agent.step as s where s.event_id = _id and s.name = _name and s.nth = _nth $$;
+
+-- The same as stored_steps for services of 0.2.0.
 create or replace function agent.read_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
 language sql stable security definer

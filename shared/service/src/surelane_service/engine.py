@@ -338,9 +338,14 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         """Store that the sleeps of a claimed event whose time has passed are over."""
         return await self._fenced("end_sleeps", identity, claim)
 
-    async def read_steps(self, identity: int) -> list[StoredStep]:
-        """Return the steps that earlier attempts of an event stored."""
-        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity)]
+    async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
+        """Return the steps that earlier attempts of an event stored, without results of more than ``most`` bytes."""
+        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity, most)]
+
+    async def step_result(self, identity: int, name: str, nth: int) -> str:
+        """Return the result of a step that was stored, as JSON text."""
+        stored = await self._database.call("step_result", identity, name, nth)
+        return await self._opened(identity, stored, step_place(identity, name, nth)) or "null"
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""

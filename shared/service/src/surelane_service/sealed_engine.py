@@ -23,8 +23,8 @@ class OpeningEngine(Engine):
         super().__init__(database)
         self._sealing = sealing
 
-    async def read_steps(self, identity: int) -> list[StoredStep]:
-        return [await self._step(identity, step) for step in await super().read_steps(identity)]
+    async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
+        return [await self._step(identity, step) for step in await super().read_steps(identity, most)]
 
     async def ended_followers(self, identity: int) -> list[Event]:
         events = await super().ended_followers(identity)

@@ -155,9 +155,9 @@ class Context:
 
         Raises:
             StepError: the function has failed. If the handler goes on, later attempts raise it here again. So they do
-                in any case if the result is not JSON or has more than a million bytes.
-            StepMismatchError: the step does not fit what is stored under its name, or another task runs one of that
-                name.
+                in any case if the result is not JSON or has more than 16 million bytes.
+            StepMismatchError: the step does not fit what is stored under its name, another task runs one of that
+                name, or its function is annotated with a type that JSON cannot hold.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
         call = Call(function, arguments, named, retries, backoff, timeout)
