@@ -305,8 +305,8 @@ begin
     answer := 'sent';
     insert into agent.signal (event_id, name, value, sent_by, decides)
     values (_id, _name, coalesce(_value, 'null'), coalesce(_by, agent.acting()), _once);
-    if _found.claimed_by is null and _found.vt > agent.clock() and exists (
-        select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
+    if _found.claimed_by is null and _found.vt > agent.clock() and (_found.notes ? 'undo' or exists (
+        select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null))
     then
         update agent.event set vt = agent.clock() where id = _id;
         perform agent.note_parked(array[_id], false);
@@ -582,7 +582,8 @@ begin
 end
 $$;
 
--- Of events that are about to end: those whose undos have not run.
+-- Of events that are about to end: those whose undos have not run, or whose children live on, and
+-- theirs. A child that is among _ids and does not wait itself ends with them.
 create or replace function agent.with_undos(_ids int8[]) returns int8[]
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -590,17 +591,26 @@ set enable_seqscan = off
 as $$
 begin
     return array(
-        select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
-        where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
-            select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
+        with recursive waiting as (
+            select given.id from unnest(_ids) as given (id)
+            cross join lateral (select notes, waits_for from agent.event where id = given.id) as e
+            where e.notes ? 'undo' or (e.notes ? 'undone') is not true and (exists (
+                select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null)
+            or e.waits_for is not null and exists (
+                select from agent.live_children(given.id) as c where c.id <> all(_ids)))
+            union
+            select e.continuation_id from waiting join agent.event as e on e.id = waiting.id
+            where e.continuation_id = any(_ids) and agent.if_failed(e.changes) <> 'leave'
+        )
+        select waiting.id from waiting);
 end
 $$;
 
--- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
--- was to end. It has three attempts for them at least; its group waits. Where its claim lapsed, an
--- error says that its handler may still run. About to end again, it ends as they say; an error
--- names undos that failed. Before that, an undo in which all attempts died or hung has failed, and
--- the event is handed out again for the others. The caller holds the event.
+-- Hands an event that is about to end out once more, for its children and undos, instead. Its notes
+-- keep how it was to end. It has three attempts for them at least; its group waits. Where its claim
+-- lapsed, an error says that its handler may still run. About to end again, it ends as they say; an
+-- error names undos that failed. Before that, an undo in which all attempts died or hung has
+-- failed, and the event is handed out again for the others. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off

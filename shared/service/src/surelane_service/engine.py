@@ -430,12 +430,29 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         return row["answer"], await self._opened(identity, row["signal"], signal_place(identity, name))
 
     async def run_child(
-        self, identity: int, claim: int, name: str, arguments: str | None, child: Job, in_order: bool = False
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        arguments: str | None,
+        child: Job,
+        in_order: bool = False,
+        if_failed: str = "cancel",
     ) -> tuple[str, str | None]:
-        """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
-        given = identity, claim, name, arguments, job_text(child), in_order
+        """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`.
+
+        ``if_failed``: what becomes of it if the event fails; see :meth:`Context.run` of the worker.
+        """
+        given = identity, claim, name, arguments, job_text(child), in_order, if_failed
         (row,) = await self._database.rows("run_child", *given)
         return row["answer"], row["signal"]
+
+    async def end_children(self, identity: int, claim: int) -> list[str] | None:
+        """Cancel the live children of a claimed event that is to undo, but those that are to be awaited.
+
+        Return the names of the waits for all that live; ``None``: the claim no longer stands.
+        """
+        return await self._database.call("end_children", identity, claim)
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how a child ended, from the signal that :meth:`run_child` took."""
