@@ -46,7 +46,7 @@ return array(
     with recursive below as (
         select unnest(_ids) as id
         union
-        select e.id from below join agent.event as e on e.continuation_id = below.id and (_all or agent.child_of(e.changes) <> '[]')
+        select e.id from below join agent.event as e on e.continuation_id = below.id and (_all or agent.if_failed(e.changes) = 'cancel')
     )
     select below.id from below);
 
