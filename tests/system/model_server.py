@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,16 +68,18 @@ class ModelServer:
         self.plans: dict[str, list[Reply | list[Reply]]] = {}
         self.asked: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         """The bodies of the requests, by plan."""
+        self.kept: Callable[[Any], Any] = lambda body: body
+        """Returns what is kept of a body."""
         self.keys: set[str] = set()
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=64 * 2**20)
+        app = web.Application(client_max_size=128 * 2**20)
         paths = "/v1/chat/completions", "/v1/responses"
         app.add_routes([web.post(path, self._complete) for path in paths])
         return app
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
+        body = self.kept(await request.json())
         self.keys.add(request.headers.get("Authorization", ""))
         messages = body.get("messages") or body["input"]
         questions = [place for place, message in enumerate(messages) if message.get("role") == "user"]

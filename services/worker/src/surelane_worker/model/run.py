@@ -264,13 +264,14 @@ class Run:
         """Ask the model, say in Slack what it says, and return its response as JSON."""
         await self._check_budget()
         await self.voice.think()
-        messages = await self.files.beside(messages)
         try:
             async with (
+                self.files.beside(messages) as messages,
                 self.voice.speech(held=self.agent.guard is not None) as speech,
                 transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
                 traced(model).request_stream(messages, settings, given) as stream,
             ):
+                self.files.sent()
                 length = Length()
                 async for event in stream:
                     text = length.add(event)
