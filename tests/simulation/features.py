@@ -224,7 +224,7 @@ class Workflows(Feature):
 
 
 class Cancels(Feature):
-    """What was cancelled does not begin any more, and what runs meanwhile ends within its grace."""
+    """What was cancelled does not begin any longer, and what runs meanwhile ends within its grace."""
 
     kinds = ("doomed",)
     live = "select id, kind, item_key from agent.event where kind = any($1) and hashtext(item_key) % 2 = 0 order by id"
