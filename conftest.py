@@ -39,6 +39,7 @@ EVERYDAY = (
     "tests/fleet",
     "tests/sql",
     "tests/unit",
+    "extensions/bolt/tests/unit",
     "dev/tests/unit",
     "dev/tests/system/test_up.py",
 )

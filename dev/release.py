@@ -1,7 +1,7 @@
 """Make everything of a release in ``dist/``, from a clean checkout: ``make release``.
 
 Each time stamp is the commit's, so two runs on one commit make the same bytes. What it makes: the wheels and the source
-archives of the seven packages, the images as OCI archives, a bill of materials for each image, the provenance, the
+archives of all packages, the images as OCI archives, a bill of materials for each image, the provenance, the
 checksums and the notes. ``--no-images`` leaves the archives of the images out, which a Docker engine must build.
 """
 

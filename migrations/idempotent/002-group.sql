@@ -139,6 +139,7 @@ begin
         update agent.event set head = true, vt = greatest(vt, _now), lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = _next
         returning claimed_by is null, lane < 0 into _waits, _parked;
         exit when found;
+        perform agent.blame_foreign(); -- the row is locked, so only a trigger or a rule can keep it
     end loop;
     if _parked then
         perform agent.note_parked(array[_next], false);
@@ -215,6 +216,7 @@ set enable_seqscan = off
 as $$
 declare
     _member record;
+    _index text;
 begin
     loop
         -- Its own transaction may have changed it since, or deleted it.
@@ -229,7 +231,11 @@ begin
         begin
             perform agent.promote(_member.group_key);
         exception when unique_violation then
-            null; -- another newcomer has become the head: this one joins it
+            -- Another newcomer has become the head: this one joins it.
+            get stacked diagnostics _index = constraint_name;
+            if _index <> 'event_group_head' then
+                raise;
+            end if;
         end;
     end loop;
     return null;

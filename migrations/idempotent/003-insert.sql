@@ -3,6 +3,7 @@
 --   require_read_committed: refuses stricter transactions; all inserts
 --   register_kinds: adds new kinds; inserts, announcements, sweeps
 --   attempts_of: the maximum of attempts per kind; claims, failures, peeks
+--   blame_foreign: names what somebody else added to the queue's table; the next one, promote
 --   live_message, known_message: another delivery of a message; inserts
 --   add_event: stores one row, or finds its duplicate; all that store singly
 --   stored_item_key, says_the_same, slack_row, store_event, known_event: one Slack event;
@@ -70,6 +71,29 @@ begin
 end
 $$;
 
+-- Raises an error that names the unique indexes and triggers that others added to agent.event: one
+-- of them refuses a row without an error of its own. Without any it does nothing.
+create or replace function agent.blame_foreign() returns void
+language plpgsql stable security definer
+as $$
+declare
+    _names text := (
+        select string_agg(foreign_to_us.name, ', ' order by foreign_to_us.name) from (
+            select 'index ' || i.indexrelid::regclass::text as name from pg_index as i
+            where i.indrelid = 'agent.event'::regclass and (i.indisunique or i.indisexclusion) and i.indexrelid <> all(array[
+                'agent.event_pkey', 'agent.event_item_key', 'agent.event_dedupe_key', 'agent.event_group_head']::regclass[])
+            union all
+            select 'trigger ' || t.tgname from pg_trigger as t join pg_proc as p on p.oid = t.tgfoid
+            where t.tgrelid = 'agent.event'::regclass and not t.tgisinternal and p.pronamespace <> 'agent'::regnamespace
+        ) as foreign_to_us);
+begin
+    if _names is not null then
+        raise unique_violation using message = format('agent.event refuses a row because of what is not Surelane''s: %s', left(_names, 500))
+        , hint = 'Drop it, or make it let every row pass.', schema = 'agent', table = 'event';
+    end if;
+end
+$$;
+
 -- The live event of a message, other than _but. A waiting event is found by its dedupe key, a held
 -- event in its group. event is null if it is being cancelled.
 create or replace function agent.live_message
@@ -133,7 +157,7 @@ begin
         perform agent.register_kinds(array[_new.kind]);
     end if;
     duplicate := false;
-    loop
+    for _turn in 1..2147483647 loop
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
             , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
@@ -155,7 +179,11 @@ begin
         if duplicate then
             return;
         end if;
-        -- The duplicate has moved to history, or another row has become the head: look again.
+        -- The duplicate has moved to history, or another row has become the head: look again. That
+        -- would not end where what others added refuses the row.
+        if _turn % 10 = 0 then
+            perform agent.blame_foreign();
+        end if;
     end loop;
     if _in_history then
         declare
@@ -471,8 +499,13 @@ begin
     end if;
     perform agent.require_kind(_new.kind);
     _new.enqueued_at := agent.clock(); _new.vt := greatest((_job ->> 'run_at')::timestamptz, _new.enqueued_at);
-    if not isfinite(_new.vt) then
-        raise invalid_parameter_value using message = format('a job cannot run at %s', _new.vt);
+    -- Clients read no later year. A deadline may be infinite: there is none.
+    if _new.vt >= '10000-01-01 00:00:00+00' then
+        raise invalid_parameter_value using message = format('a job cannot run at %s: give a time before the year 10000', _new.vt);
+    end if;
+    _new.deadline := (_job ->> 'deadline')::timestamptz;
+    if isfinite(_new.deadline) and _new.deadline not between '0001-01-02 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then
+        raise invalid_parameter_value using message = format('a job cannot expire at %s: give a time between the years 1 and 10000', _new.deadline);
     end if;
     -- A job happens when it is due: so a group hands over due jobs in order.
     _new.event_ts := _new.vt;
@@ -493,7 +526,6 @@ begin
     if _job ->> 'limit_key' is not null then
         _new.changes := jsonb_build_array(jsonb_build_object('limit_key', agent.bounded_key('given:' || (_job ->> 'limit_key'))));
     end if;
-    _new.deadline := (_job ->> 'deadline')::timestamptz;
     _new.enqueued_by := _job ->> 'enqueued_by';
     _new.traceparent := _job ->> 'traceparent';
     return _new;

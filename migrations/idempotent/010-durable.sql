@@ -1,7 +1,8 @@
 -- Durable handlers: steps, waits, signals, cancelling, and runs with followers.
 --
 --   hold_running, unheld: the fence of a running event; steps, signals, gather
---   store_step, cut_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
+--   store_step, cut_step, stored_steps, step_result, read_steps, end_sleeps: a handler's steps;
+--   workers
 --   take_signal, due_waits: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
@@ -103,8 +104,10 @@ $$;
 -- Returns the steps that earlier attempts stored, in the order in which they ended. Of a step
 -- without a result it returns whether that is final, how often it has failed, the last error, and
 -- the seconds until it is tried again; of a sleep, whether its end is stored; of a sleep or a wait
--- that was cut off, {"cut": true}.
-create or replace function agent.stored_steps(_id int8)
+-- that was cut off, {"cut": true}. Of a result of more than _most bytes it returns null: such a one
+-- is read by step_result, where the handler asks for it.
+drop function if exists agent.stored_steps(int8);
+create or replace function agent.stored_steps(_id int8, _most int4 default null)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean, in_order boolean)
 language plpgsql stable security definer
 set enable_seqscan = off
@@ -119,6 +122,8 @@ begin
         when s.sort in ('step', 'undo') and (s.result is null or s.finished_at is null)
             then json_build_object('failed', s.finished_at is not null, 'tries', jsonb_array_length(s.errors)
             , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
+        -- Its size on disk is known without reading it. It is compressed a hundredfold at most.
+        when s.sort in ('step', 'undo') and pg_column_size(s.result) > _most / 100 and octet_length(s.result::text) > _most then null
         else s.result end
     , s.finished_at is not null and (s.sort not in ('step', 'undo') or s.result is not null) or s.sort = 'sleep' and s.due_at <= _now
     , s.in_order
@@ -128,7 +133,13 @@ begin
 end
 $$;
 
--- The same for services of 0.2.0.
+-- Returns the result of a step that is done.
+create or replace function agent.step_result(_id int8, _name text, _nth int4) returns json
+language sql stable security definer
+set enable_seqscan = off
+as $$ select s.result from agent.step as s where s.event_id = _id and s.name = _name and s.nth = _nth $$;
+
+-- The same as stored_steps for services of 0.2.0.
 create or replace function agent.read_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
 language sql stable security definer
@@ -294,8 +305,8 @@ begin
     answer := 'sent';
     insert into agent.signal (event_id, name, value, sent_by, decides)
     values (_id, _name, coalesce(_value, 'null'), coalesce(_by, agent.acting()), _once);
-    if _found.claimed_by is null and _found.vt > agent.clock() and exists (
-        select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
+    if _found.claimed_by is null and _found.vt > agent.clock() and (_found.notes ? 'undo' or exists (
+        select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null))
     then
         update agent.event set vt = agent.clock() where id = _id;
         perform agent.note_parked(array[_id], false);
@@ -571,7 +582,8 @@ begin
 end
 $$;
 
--- Of events that are about to end: those whose undos have not run.
+-- Of events that are about to end: those whose undos have not run, or whose children live on, and
+-- theirs. A child that is among _ids and does not wait itself ends with them.
 create or replace function agent.with_undos(_ids int8[]) returns int8[]
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -579,17 +591,26 @@ set enable_seqscan = off
 as $$
 begin
     return array(
-        select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
-        where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
-            select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
+        with recursive waiting as (
+            select given.id from unnest(_ids) as given (id)
+            cross join lateral (select notes, waits_for from agent.event where id = given.id) as e
+            where e.notes ? 'undo' or (e.notes ? 'undone') is not true and (exists (
+                select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null)
+            or e.waits_for is not null and exists (
+                select from agent.live_children(given.id) as c where c.id <> all(_ids)))
+            union
+            select e.continuation_id from waiting join agent.event as e on e.id = waiting.id
+            where e.continuation_id = any(_ids) and agent.if_failed(e.changes) <> 'leave'
+        )
+        select waiting.id from waiting);
 end
 $$;
 
--- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
--- was to end. It has three attempts for them at least; its group waits. Where its claim lapsed, an
--- error says that its handler may still run. About to end again, it ends as they say; an error
--- names undos that failed. Before that, an undo in which all attempts died or hung has failed, and
--- the event is handed out again for the others. The caller holds the event.
+-- Hands an event that is about to end out once more, for its children and undos, instead. Its notes
+-- keep how it was to end. It has three attempts for them at least; its group waits. Where its claim
+-- lapsed, an error says that its handler may still run. About to end again, it ends as they say; an
+-- error names undos that failed. Before that, an undo in which all attempts died or hung has
+-- failed, and the event is handed out again for the others. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off

@@ -2,8 +2,9 @@
 --
 --   children_ended: counts children off; all that end events
 --   run_child: a handler starts a child and takes its end; workers
---   child_of, child_end: whose child an event is, and how it ended; run_child
+--   child_of, if_failed, child_end: whose child an event is, and how it ended; run_child
 --   event_hist_child: trigger: a parent hears how its child ended
+--   live_children, end_children: its children end before a handler undoes; with_undos, workers
 --   start_workflow, fan_out: children and their continuation; settle_fanned_out, a program
 --   settle_fanned_out: a handler, under the fence
 --   continue_anew: a held event ends, and its successor begins; settle_fanned_out
@@ -45,6 +46,12 @@ $$;
 create or replace function agent.child_of(_changes jsonb) returns jsonb
 language sql immutable parallel safe
 return jsonb_path_query_array(_changes, '$[*] ? (@.action == "child of")');
+
+-- What becomes of a child whose parent fails, expires or is cancelled: cancel, await, or leave.
+-- Other events are left.
+create or replace function agent.if_failed(_changes jsonb) returns text
+language sql immutable parallel safe
+return case when agent.child_of(_changes) = '[]' then 'leave' else coalesce(agent.child_of(_changes) #>> '{0,if_failed}', 'cancel') end;
 
 -- How a child ended, as the value of the signal to its parent.
 create or replace function agent.child_end(_child agent.event_hist) returns json
@@ -98,9 +105,12 @@ $do$;
 -- Starts a child of a running handler, fenced by its claim, unless an earlier attempt has; or takes
 -- its end. _name is that of the parent's wait, such as "child part:1", which is stored with
 -- _arguments, a hash of the payload. The child's key is the parent's with the rest of that name. A
--- child that completed while its parent was in history is found. Answers as take_signal.
+-- child that completed while its parent was in history is found. _if_failed: see the function of
+-- that name. Answers as take_signal.
+drop function if exists agent.run_child(int8, int4, text, text, jsonb, boolean);
 create or replace function agent.run_child
-( _id int8, _claim int4, _name text, _arguments text, _job jsonb, _in_order boolean default false, out answer text, out signal json)
+( _id int8, _claim int4, _name text, _arguments text, _job jsonb, _in_order boolean default false, _if_failed text default 'cancel'
+, out answer text, out signal json)
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
@@ -136,7 +146,7 @@ begin
     end if;
     _child.continuation_id := _id;
     _child.changes := coalesce(_child.changes, '[]') || jsonb_build_array(jsonb_build_object(
-        'action', 'child of', 'at', agent.clock(), 'id', _id, 'name', _name));
+        'action', 'child of', 'at', agent.clock(), 'id', _id, 'name', _name, 'if_failed', _if_failed));
     _added := agent.add_event(_child, true, false);
     if _added.duplicate and not exists (select from agent.event where id = _added.id and continuation_id = _id) then
         raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
@@ -146,6 +156,32 @@ begin
     on conflict do nothing;
     -- That it has children at all shows operators its tree.
     update agent.event set waits_for = coalesce(waits_for, 0), attempts = least(attempts, 1) where id = _id and (waits_for is null or attempts > 1);
+end
+$$;
+
+-- The live children of a handler that end before its undos begin: all but those that are left.
+create or replace function agent.live_children(_id int8) returns table (id int8, name text, if_failed text)
+language sql stable security definer
+set enable_seqscan = off
+as $$
+    select e.id, agent.child_of(e.changes) #>> '{0,name}', agent.if_failed(e.changes)
+    from agent.event as e where e.continuation_id = _id and agent.if_failed(e.changes) <> 'leave'
+$$;
+
+-- Cancels the live children of a handler that is to undo, fenced by its claim, but those that are
+-- awaited. Returns the names of the waits for all that still live, for the handler to wait; null:
+-- the claim no longer stands. It locks no parent: an end of a child does.
+create or replace function agent.end_children(_id int8, _claim int4) returns text[]
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+begin
+    if agent.unheld(_id, _claim) = 'stale' then
+        return null;
+    end if;
+    perform agent.cancel_jobs(array(select c.id from agent.live_children(_id) as c where c.if_failed = 'cancel')
+        , null, 'event ' || _id || ' has failed, or was cancelled');
+    return array(select c.name from agent.live_children(_id) as c order by c.id);
 end
 $$;
 

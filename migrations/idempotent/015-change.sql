@@ -46,7 +46,7 @@ return array(
     with recursive below as (
         select unnest(_ids) as id
         union
-        select e.id from below join agent.event as e on e.continuation_id = below.id and (_all or agent.child_of(e.changes) <> '[]')
+        select e.id from below join agent.event as e on e.continuation_id = below.id and (_all or agent.if_failed(e.changes) = 'cancel')
     )
     select below.id from below);
 
@@ -231,7 +231,7 @@ declare
     _found agent.event;
     _id int8 := agent.live_event(_item_key);
 begin
-    if _run_at is null or not isfinite(_run_at) then
+    if coalesce(_run_at >= '10000-01-01 00:00:00+00' or _run_at = '-infinity', true) then
         raise invalid_parameter_value using message = format('an event cannot be rescheduled to %s', coalesce(_run_at::text, 'null'));
     end if;
     perform agent.hold_group((select group_key from agent.event where id = _id));

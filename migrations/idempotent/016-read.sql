@@ -298,7 +298,8 @@ begin
     ) as n
     cross join lateral (
         select noted.key as ordinal, coalesce(noted.value ->> 'ts', noted.value #>> '{}') as ts
-        from jsonb_each(coalesce(n.notes -> 'replies', '{}') || coalesce(n.notes -> 'streams', '{}')) as noted
+        from unnest(array['replies', 'streams']) as sort
+        cross join lateral jsonb_each(case jsonb_typeof(n.notes -> sort) when 'object' then n.notes -> sort end) as noted
     ) as r
     -- A reply that is being sent has no timestamp, nor has one through a response URL.
     where r.ts ~ '^[0-9]{10}[.][0-9]{6}$' order by 1 limit 100;

@@ -1,6 +1,6 @@
 -- Figures of the queue, and what the page shows beside lists.
 --
---   count_heads, vacuum_holder, queue_figures: parts of measure_queue
+--   count_heads, named_kinds, vacuum_holder, queue_figures: parts of measure_queue
 --   measure_queue: the first caller after a pause measures; workers, ingest
 --   count_usage, read_usage: what models used today; workers
 --   remind_feedback, rate_turn: a person is told of ratings, or rates a turn; workers
@@ -11,8 +11,11 @@
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts a band lane by lane up to 10,000, and takes its other lanes to be alike:
--- exact below, within two percent above. Counts up to 100,000 parked events a priority.
-create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
+-- exact below, within two percent above. Counts up to 100,000 parked events a priority. _but:
+-- counts all kinds except these.
+drop function if exists agent.count_heads(text, timestamptz);
+create or replace function agent.count_heads
+( _kind text, _now timestamptz, _but text[] default null, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
 set enable_bitmapscan = off
@@ -28,17 +31,31 @@ begin
     later := 0;
     for _band in
         select 0 as first, 16 as lanes union all
-        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b union all
-        select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane) where exists (select from agent.kind_limit as l where l.kind = _kind)
+        select 12 + 4 * b.band, 4 from (
+            select distinct band from agent.band where (kind = _kind or _but is not null) and band > 0) as b union all
+        select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane)
+        where exists (select from agent.kind_limit as l where l.kind = _kind or _but is not null)
     loop
         _seen := 0;
         _visible := 0;
         _ahead := 0;
         while _seen < _band.lanes and _visible + _ahead < 10000 loop
-            select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
-            into _lane from (
-                select vt from agent.event where head and lane = _band.first + _seen and kind = _kind limit case when _band.first < 0 then 100000 end
-            ) as counted;
+            if _but is null then
+                select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later
+                , min(vt) filter (where vt <= _now) as oldest
+                into _lane from (
+                    select vt from agent.event where head and lane = _band.first + _seen and kind = _kind
+                    limit case when _band.first < 0 then 100000 end
+                ) as counted;
+            else
+                select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later
+                , min(vt) filter (where vt <= _now) as oldest
+                into _lane from (
+                    select vt from agent.event where head and lane = _band.first + _seen
+                    -- Hashed, which an array would not be.
+                    and kind not in (select but from unnest(_but) as but) limit case when _band.first < 0 then 100000 end
+                ) as counted;
+            end if;
             _visible := _visible + _lane.pending;
             _ahead := _ahead + _lane.later;
             oldest := least(oldest, _lane.oldest);
@@ -47,6 +64,29 @@ begin
         pending := pending + round(_visible * _band.lanes::numeric / _seen);
         later := later + round(_ahead * _band.lanes::numeric / _seen);
     end loop;
+end
+$$;
+
+-- The kinds that are counted each by its name where there are more than 500: those with the most
+-- events in 1,000 pages of the queue, then paused ones and those of workers. Null: all are.
+create or replace function agent.named_kinds() returns text[]
+language plpgsql volatile
+as $$
+declare
+    _percent float8 := 100 * 1000 * 8192.0 / greatest(pg_relation_size('agent.event'), 1);
+begin
+    if not exists (select from agent.kind offset 500) then
+        return null;
+    end if;
+    return array(
+        select k.kind from agent.kind as k
+        left join (
+            select s.kind, count(*) as events from agent.event as s tablesample system (least(_percent, 100))
+            group by s.kind) as seen on seen.kind = k.kind
+        left join (
+            select distinct handled as kind from agent.worker as w cross join unnest(w.kinds) as handled
+        ) as workers on workers.kind = k.kind
+        order by seen.events desc nulls last, k.paused desc, workers.kind is null, k.kind limit 500);
 end
 $$;
 
@@ -74,8 +114,9 @@ as $$
     order by age(h.anchor) desc, h.since limit 1
 $$;
 
--- The figures that operators watch, at a cost that hardly grows with the queue. _last: the holder
--- of vacuum that was seen before, for since when, where that is hidden.
+-- The figures that operators watch, at a cost that hardly grows with the queue or its kinds: those
+-- without a name of their own (agent.named_kinds) are one, "other". _last: the holder of vacuum as
+-- it was seen before, for since when, where that is hidden.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
 language plpgsql volatile
 set enable_seqscan = off
@@ -83,6 +124,7 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _holder jsonb;
+    _named text[] := agent.named_kinds();
 begin
     select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application, 'state', h.state, 'anchor', h.anchor
         , 'since', coalesce(extract(epoch from h.since), case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
@@ -91,14 +133,20 @@ begin
     return jsonb_build_object
     ( 'kinds', (
         with running as materialized (
-            select r.kind, count(*) as events, count(*) filter (where r.head) as heads
+            select case when r.kind = any(_named) or _named is null then r.kind end as kind, count(*) as events
+            , count(*) filter (where r.head) as heads
             from (select kind, head, claimed_by from agent.event where attempts > 0 and vt > _now order by vt limit 50000) as r
-            where r.claimed_by is not null group by r.kind
+            where r.claimed_by is not null group by 1
+        ), counted as (
+            select k.kind, k.paused, c.* from agent.kind as k cross join lateral agent.count_heads(k.kind, _now) as c
+            where k.kind = any(_named) or _named is null
+            union all
+            select null, false, c.* from agent.count_heads(null, _now, _named) as c where _named is not null
         )
-        select coalesce(jsonb_agg(jsonb_build_object('kind', k.kind, 'paused', k.paused, 'pending', c.pending
+        select coalesce(jsonb_agg(jsonb_build_object('kind', coalesce(c.kind, 'other'), 'paused', c.paused, 'pending', c.pending
             , 'scheduled', greatest(c.later - coalesce(r.heads, 0), 0), 'running', coalesce(r.events, 0)
-            , 'oldest_pending_age', coalesce(extract(epoch from _now - c.oldest), 0)) order by k.kind), '[]')
-        from agent.kind as k cross join lateral agent.count_heads(k.kind, _now) as c left join running as r on r.kind = k.kind)
+            , 'oldest_pending_age', coalesce(extract(epoch from _now - c.oldest), 0)) order by c.kind), '[]')
+        from counted as c left join running as r on r.kind is not distinct from c.kind)
     , 'group_waiting', (select count(*) from (select from agent.event where not head and claimed_by is null limit 100000) as waiting)
     , 'workers', (select count(*) from agent.list_workers() as w where w.alive)
     , 'dead_rows', pg_stat_get_dead_tuples('agent.event'::regclass)

@@ -93,8 +93,8 @@ declare
         ' watch_sessions sweep_events delete_expired_events children answer_event answer_requests order_kinds'
         ' introduce_worker declare_attempts due_cron next_cron fire_cron note_cron announce_worker retire_worker free_groups'
         ' touch_worker worker_drained declare_limits take_position position_free leave_position pass_on'
-        ' lease_slack_calls delay_slack_calls store_step cut_step due_waits outlast store_tags open_step stored_steps read_steps end_sleeps'
-        ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
+        ' lease_slack_calls delay_slack_calls store_step cut_step due_waits outlast store_tags open_step stored_steps step_result read_steps end_sleeps'
+        ' rerun_chain take_signal run_child end_children send_signal gather ended_followers cancelled_claims live_event cancel_job'
         ' live_messages replace_message drop_history await_installation other_reporter erase_uninstalled count_usage read_usage'
         ' thread_events set_rule read_rules drop_rule store_said rate_turn remind_feedback';
     -- A program that puts jobs into the queue sees and changes no other event.

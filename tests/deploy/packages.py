@@ -8,6 +8,7 @@ from tests.deploy.commands import ROOT, run
 
 SOURCES = {
     "surelane": "shared/client",
+    "surelane_bolt": "extensions/bolt",
     "surelane_dev": "dev",
     "surelane_ingest": "services/ingest",
     "surelane_migrations": "migrations",

@@ -7,6 +7,7 @@ from types import ModuleType
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
+import surelane_bolt
 import surelane_ingest.ingest_settings
 import surelane_migrations.migration_settings
 import surelane_operator.console.access.access_settings
@@ -18,32 +19,32 @@ LIBPQ = {"PGPASSWORD"}
 """The variables that the database driver reads by itself."""
 
 
-def fields_of(module: ModuleType) -> Iterator[FieldInfo]:
-    """Return the fields of a module's settings."""
-    for kind in vars(module).values():
+def fields_of(*modules: ModuleType) -> Iterator[FieldInfo]:
+    """Return the fields of the modules' settings."""
+    for kind in (kind for module in modules for kind in vars(module).values()):
         if isinstance(kind, type) and issubclass(kind, BaseSettings):
             yield from kind.model_fields.values()
 
 
 MODULES = {
-    "ingest": surelane_ingest.ingest_settings,
-    "worker": surelane_worker.worker_settings,
-    "operator": surelane_operator.console.access.access_settings,
-    "migrations": surelane_migrations.migration_settings,
+    "ingest": (surelane_ingest.ingest_settings,),
+    "worker": (surelane_worker.worker_settings, surelane_bolt),
+    "operator": (surelane_operator.console.access.access_settings,),
+    "migrations": (surelane_migrations.migration_settings,),
 }
 READ = {
-    image: {name for field in fields_of(module) for name in variables_of(field)}
-    for image, module in MODULES.items()
+    image: {name for field in fields_of(*modules) for name in variables_of(field)}
+    for image, modules in MODULES.items()
 }
 """The variables of each image's program."""
 
 SECRET = {
     image: {
         list(variables_of(field))[-1]
-        for field in fields_of(module)
+        for field in fields_of(*modules)
         if re.search("Secret|Keyring", str(field.annotation))
     }
-    for image, module in MODULES.items()
+    for image, modules in MODULES.items()
 }
 """The secret ones among them, by their types."""
 

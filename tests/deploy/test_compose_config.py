@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from surelane_service.service_settings import (
 )
 from tests.deploy.commands import ROOT, run, version
 from tests.deploy.compose import PRODUCTION, SECRETS, addresses, assert_hardened, config
-from tests.deploy.settings import READ, is_read
+from tests.deploy.settings import READ, SECRET, is_read
 
 IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations", "operator": "operator"}
 LONG_RUNNING = ("db", "ingest", "worker", "operator", "simulator")
@@ -68,6 +69,20 @@ def test_an_external_database_takes_the_place_of_ours() -> None:
         assert "PGPASSWORD" not in environment
         assert "default" in services[name]["networks"], "the network from which the database is reached"
     assert set(services["migrate"]["depends_on"]) == {"settings"}
+
+
+def test_secrets_may_be_files_of_which_no_value_stands_in_the_environment() -> None:
+    files = (PRODUCTION, "compose.external.yaml", "examples/compose/secrets.yaml")
+    read = config(*files, env={"SURELANE_SECRETS": "/s"})
+    for name, image in IMAGES.items():
+        service = read["services"][name]
+        given = {each["source"] for each in service["secrets"]}
+        named = {key: value for key, value in service["environment"].items() if key.endswith("_FILE")}
+        assert {Path(path).name for path in named.values()} == given <= set(read["secrets"])
+        assert {key.removesuffix("_FILE") for key in named} <= SECRET[image]
+        assert not any(service["environment"].get(key) for key in SECRET[image]), "an empty one is unset"
+    assert all(secret["file"].startswith("/s/") for secret in read["secrets"].values())
+    assert read["services"]["operator"]["scale"] == 1
 
 
 def test_a_router_finds_the_ingest_of_each_shard() -> None:

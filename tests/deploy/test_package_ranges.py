@@ -31,7 +31,13 @@ def test_both_ends_of_the_ranges_run_a_new_project(
     links = ("--find-links", wheels["surelane"].parent)
     bin_, pip = environment(tmp_path)
     run(*pip, "install", "--quiet", "uv", within=120, env=INDEXES)
-    wanted = ("surelane-dev[testing]", "surelane-worker[bolt,model]", "surelane[encryption]", *beside)
+    wanted = (
+        "surelane-dev[testing]",
+        "surelane-worker[model]",
+        "surelane-bolt",
+        "surelane[encryption]",
+        *beside,
+    )
     install = ("pip", "install", "--quiet", "--python", bin_ / "python", "--resolution", resolution)
     run(bin_ / "uv", *install, *links, *wanted, within=600, env=INDEXES)
     run(bin_ / "uv", "pip", "check", "--python", bin_ / "python")

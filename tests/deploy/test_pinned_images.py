@@ -22,7 +22,7 @@ printf 'sha256:%s\\n' "$(printf %s "$4" | sha256sum | cut -d' ' -f1)"
 def tree(tmp_path: Path) -> Path:
     """Copy what a release has, and put a stub of ``docker`` beside it."""
     for name in run("git", "ls-files", where=ROOT).stdout.splitlines():
-        if not name.startswith(("tests/", "dev/tests/", "docs/", "benchmarks/", ".")):
+        if not name.startswith(("tests/", "dev/tests/", "extensions/", "docs/", "benchmarks/", ".")):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name, follow_symlinks=False)
     stub = tmp_path / "bin/docker"

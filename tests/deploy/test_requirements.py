@@ -15,9 +15,9 @@ from tests.deploy.commands import ROOT, version
 
 PACKAGES = (
     *("shared/client", "shared/service", "services/ingest", "services/worker", "services/operator"),
-    *("migrations", "dev"),
+    *("migrations", "extensions/bolt", "dev"),
 )
-LOCKS = {"migrations": "migrations", "dev": "up", "services/operator": "operator"}
+LOCKS = {"migrations": "migrations", "extensions/bolt": "test", "dev": "up", "services/operator": "operator"}
 """The requirements files of what runs on others than runtime's."""
 DRIVERS = ("django", "psycopg", "sqlalchemy")
 """The extras of the client for the connections that a program brings."""
@@ -82,7 +82,7 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
     extra = {"fleets": "testing"}.get(file.parent.name, file.parent.name)
-    if extra in ("bolt", "encryption", "mcp", "testing"):
+    if extra in ("encryption", "mcp", "testing"):
         # What tests of Bolt apps name has the team that writes one.
         return declared(package, [extra]) | ({"slack-bolt": ""} if extra == "testing" else {})
     if extra == "model":

@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import chain
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -11,7 +12,11 @@ import surelane_dev.simulator.simulator_settings
 from tests.deploy.settings import MODULES, fields_of
 from tests.docs.blocks import ROOT
 
-ALL = (*MODULES.values(), surelane_dev.dev_settings, surelane_dev.simulator.simulator_settings)
+ALL = (
+    *chain.from_iterable(MODULES.values()),
+    surelane_dev.dev_settings,
+    surelane_dev.simulator.simulator_settings,
+)
 
 
 @cache

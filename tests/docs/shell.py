@@ -140,7 +140,8 @@ def _pip(words: Sequence[str], _: Path) -> None:
         if word.startswith("surelane"):
             name, extras = word.rstrip("]").partition("[")[::2]
             files = [ROOT / path / "pyproject.toml" for path in ("dev", "migrations")]
-            files += [*ROOT.glob("shared/*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]
+            files += ROOT.glob("*s/*/pyproject.toml")  # services, extensions
+            files += ROOT.glob("shared/*/pyproject.toml")
             (text,) = [each for file in files if f'name = "{name}"' in (each := file.read_text())]
             assert all(re.search(rf"^{extra} = ", text, re.MULTILINE) for extra in extras.split(",") if extra)
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from surelane_bolt import BoltSettings
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_service.service_settings import load_settings, variables_of
+from surelane_service.service_settings import load_settings, secrets_of, variables_of
 from surelane_worker.worker_settings import WorkerSettings
 from tests.docs.blocks import ROOT
 
@@ -38,7 +39,12 @@ def rows(*sections: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("section", "settings"),
-    [("Ingest", IngestSettings), ("Worker", WorkerSettings), ("Operator", AccessSettings)],
+    [
+        ("Ingest", IngestSettings),
+        ("Worker", WorkerSettings),
+        ("Operator", AccessSettings),
+        ("Bolt apps", BoltSettings),
+    ],
 )
 def test_page_has_each_setting_with_its_default(section: str, settings: Any) -> None:
     documented = rows("All services", "Ingest and the worker", section)
@@ -61,3 +67,12 @@ def test_page_has_each_setting_with_its_default(section: str, settings: Any) -> 
         elif variable not in SOMEWHERE:
             # As the environment would give it.
             assert getattr(load_settings(settings, **{**NEEDED, variable: said}), name) == value, variable
+
+
+def test_page_names_each_secret_that_may_be_a_file() -> None:
+    (said,) = re.findall(r"These may be files: (.*?)\. Variables", PAGE, re.DOTALL)
+    kinds = (IngestSettings, WorkerSettings, AccessSettings)
+    assert set(re.findall("`(.*?)`", said)) == {
+        "PGPASSWORD",
+        *(name for kind in kinds for name in secrets_of(kind)),
+    }

@@ -1,11 +1,16 @@
 """Handlers start children and wait for their results."""
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+import pytest
 
 from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
 from surelane_worker import ChildError, Context, Continuation, Event, FanOut, Handlers, Job
+from surelane_worker.handling.children import IfFailed
 
 
 class Family:
@@ -329,3 +334,135 @@ async def test_children_are_started_once_although_the_worker_is_killed_everywher
         assert await event.result() == [1, 2, 3, 4]
         assert (len(died), sorted(started)) == (5, [1, 2, 3, 4])
         assert [await child.why() for child in await event.children()] == ["completed"] * 4
+
+
+# --- A parent that does not complete
+
+
+class Trip:
+    """Parents with undos, and children that charge after some seconds, which note what they do."""
+
+    def __init__(self, if_failed: IfFailed) -> None:
+        self.log: list[str] = []
+        self.fleet: Any = None
+        self.handlers, self.if_failed = Handlers(), if_failed
+        for kind in ("charge", "bad", "trip", "outer", "cut"):
+            self.handlers.on(kind, backoff="1ms", max_attempts=1)(getattr(self, kind))
+
+    async def charge(self, event: Event, ctx: Context) -> None:
+        """Charge in a step, and undo that if it is cancelled."""
+        await ctx.undo("refund", self.log.append, "refunded")
+        await ctx.step("charge", self.slow if event.payload["thread"] else self.slow_async)
+
+    async def slow_async(self) -> None:
+        self.log.append("charges")
+        await asyncio.sleep(5)
+        self.log.append("charged")
+
+    def slow(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.slow_async(), self.fleet.loop).result()
+
+    async def bad(self, _: Event, __: Context) -> None:
+        """Fail once the other child charges."""
+        while "charges" not in self.log:  # noqa: ASYNC110 - it is noted in another event
+            await asyncio.sleep(0.1)
+        raise LookupError("no seat")
+
+    async def trip(self, event: Event, ctx: Context) -> None:
+        await ctx.undo("trip", self.log.append, "trip undone")
+        payload = event.payload
+        charge = ctx.run("charge", payload, if_failed=self.if_failed)
+        if payload["fails"]:
+            await asyncio.gather(charge, ctx.run("bad", max_attempts=1))
+        await charge
+
+    async def outer(self, event: Event, ctx: Context) -> None:
+        """Run the children without an undo, under a parent that has one."""
+        if "inner" not in event.payload:
+            await ctx.undo("trip", self.log.append, "trip undone")
+            await ctx.run("outer", {**event.payload, "inner": True}, if_failed=self.if_failed)
+        charge = ctx.run("charge", event.payload, if_failed=self.if_failed)
+        await asyncio.gather(charge, *([ctx.run("bad")] if event.payload["fails"] else []))
+
+    async def cut(self, event: Event, ctx: Context) -> None:
+        """Give the child up, and fail later."""
+        await ctx.undo("trip", self.log.append, "trip undone")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await ctx.run("charge", event.payload, if_failed=self.if_failed)
+        await ctx.step("go on", lambda: None)
+        raise LookupError("no seat")
+
+
+SOON = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}
+
+
+@pytest.mark.parametrize("if_failed", ["cancel", "await"])
+@pytest.mark.parametrize(
+    ("kind", "end", "thread"),
+    [
+        ("trip", "failed", True),
+        ("trip", "cancelled", True),
+        ("trip", "expired", False),
+        ("outer", "failed", False),
+        ("outer", "cancelled", True),
+        ("outer", "expired", True),
+        ("cut", "failed", False),
+    ],
+)
+@virtual
+async def test_a_parent_is_undone_once_its_children_have_ended(
+    if_failed: IfFailed, kind: str, end: str, thread: bool
+) -> None:
+    trip = Trip(if_failed)
+    async with fleet(trip.handlers, settings=SOON) as f:
+        trip.fleet = f
+        event = await f.enqueue(kind, {"fails": end == "failed", "thread": thread})
+        await f.until(lambda: "charges" in trip.log)
+        if end == "failed":
+            assert (await f.until(event.ended))["outcome"] == end
+        else:
+            await f.until(event.suspended)
+            if end == "cancelled":
+                await f.cancel(event)
+            else:
+                await f.sql("update agent.event set deadline = agent.clock() where id = $1", event.id)
+            assert (await f.until(event.ended))["outcome"] == end
+    charged = ["charged"] if thread or if_failed == "await" else []
+    refunded = ["refunded"] if if_failed == "cancel" else []
+    assert trip.log == ["charges", *charged, *refunded, "trip undone"]
+
+
+@pytest.mark.parametrize("if_failed", ["cancel", "await"])
+@pytest.mark.parametrize("kind", ["trip", "outer"])
+@virtual
+async def test_so_it_is_although_its_workers_die(kind: str, if_failed: IfFailed) -> None:
+    for nth in range(5):
+        trip = Trip(if_failed)
+        async with fleet(trip.handlers, settings=SOON) as f:
+            trip.fleet = f
+            event = await f.enqueue(kind, {"fails": True, "thread": False}, max_attempts=9)
+            await f.until(partial(trip.log.count, "charges"))
+            for _ in range(3):
+                await f.sleep(0.01 + 0.4 * nth)
+                await f.kill()
+                f.start()
+            await f.until(event.ended)
+        assert trip.log.index("trip undone") == len(trip.log) - 1
+        assert "refunded" in trip.log or "charged" in trip.log
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@virtual
+async def test_a_child_may_be_left_alone(fails: bool) -> None:
+    trip = Trip("leave")
+    async with fleet(trip.handlers, settings=SOON) as f:
+        trip.fleet = f
+        event = await f.enqueue("trip", {"fails": fails, "thread": False})
+        await f.until(lambda: "charges" in trip.log)
+        if not fails:
+            await f.until(event.suspended)
+            await f.cancel(event)
+        await f.until(event.ended)
+        await f.until(lambda: "charged" in trip.log)
+    assert trip.log == ["charges", "trip undone", "charged"]

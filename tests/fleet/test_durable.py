@@ -60,7 +60,7 @@ async def test_steps_count_up_are_not_run_again_and_are_told() -> None:
 
 @virtual
 async def test_results_go_through_json_at_once_and_others_fail_the_step() -> None:
-    values = {"object": object(), "nan": float("nan"), "large": "x" * 1_000_001, "tuple": (1, "a\0b")}
+    values = {"object": object(), "nan": float("nan"), "large": "x" * 16_000_000, "tuple": (1, "a\0b")}
     handlers = Handlers()
 
     made = list[object]()
@@ -79,7 +79,7 @@ async def test_results_go_through_json_at_once_and_others_fail_the_step() -> Non
         for value, why in (
             ("object", "is not JSON"),
             ("nan", "is not JSON"),
-            ("large", "has 1,000,003 bytes"),
+            ("large", "has 16,000,002 bytes"),
         ):
             made.clear()
             event = await f.enqueue("result", {"value": value}, max_attempts=2)

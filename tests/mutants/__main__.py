@@ -19,7 +19,14 @@ from tests.mutants.table import MUTANTS, Mutant
 from tests.mutants.tree import ROOT, copied, environment
 
 TIERS = ("everyday", "simulation", "rest")
-EVERYDAY = ("tests/unit/", "tests/sql/", "tests/fleet/", "tests/promises/", "dev/tests/unit/")
+EVERYDAY = (
+    "tests/unit/",
+    "tests/sql/",
+    "tests/fleet/",
+    "tests/promises/",
+    "extensions/bolt/tests/unit/",
+    "dev/tests/unit/",
+)
 TOOLS = ("container", "browser", "chaos", "cluster", "simulation", "soak", "fuzz", "telemetry", "packages")
 WITHOUT_TOOLS = " and ".join(f"not {mark}" for mark in TOOLS)
 RECORDED = "tests/sql/test_migration_release.py"

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from tests.mutants.table import Mutant
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/", "dev/tests/", "conftest.py")
+TESTS = ("tests/", "dev/tests/", "extensions/bolt/tests/", "conftest.py")
 
 
 def changed(mutant: Mutant) -> dict[str, str]:

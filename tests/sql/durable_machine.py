@@ -146,7 +146,7 @@ class DurableMachine(Machine):
         owner = "" if event is None else event.item_key or str(event.id)
         child_key = f"{owner}:{CHILD} [{key}]:1"
         expected = self.child_answer(event, wait, child_key)
-        call = "select answer from agent.run_child($1, $2, $3, null, $4)"
+        call = "select answer from agent.run_child($1, $2, $3, null, $4, false, 'leave')"
         if expected == "refused":
             with pytest.raises(asyncpg.UniqueViolationError, match="is in the queue already"):
                 self.value(call, *item, wait, job_text(Job(CHILD)))

@@ -405,7 +405,7 @@ class Machine:
         event = self.some(number)
         if event is None:
             return
-        tree = self.model.tree(event)
+        tree = [event]  # its children are left
         running = [each for each in tree if each.held and each.vt > self.model.now]
         waiting = [each for each in tree if each not in running]
         answer = self.value("select agent.cancel_job($1)", event.id)

@@ -406,11 +406,6 @@ class Model:
         event.attempts, event.retrying = 0 if new else max(event.attempts - 1, 0), blocking
         self.elect(event.group)
 
-    def tree(self, event: Event) -> list[Event]:
-        """Return an event with its live children that handlers await, and theirs."""
-        below = [other for other in self.live.values() if other.parent == event.id]
-        return [event, *(each for child in below for each in self.tree(child))]
-
     def ended_child(self, parent: Event, name: str) -> Ended | None:
         """Return a completed child in history that its parent was not told of."""
         found = [

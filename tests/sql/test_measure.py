@@ -54,6 +54,25 @@ async def test_events_are_counted_by_kind_and_state(queue: Connection) -> None:
     assert {row[0]: tuple(row)[1:] for row in exact} == states(figures)
 
 
+async def test_of_many_kinds_the_largest_have_names_and_the_others_are_one(queue: Connection) -> None:
+    await queue.execute("insert into agent.kind (kind) select 'k' || n from generate_series(1, 700) as n")
+    await queue.execute(
+        "insert into agent.event (event_ts, kind, event, head, lane) select now(), kind, '{}', true, 1"
+        " from (select 'k' || n as kind from generate_series(1, 700) as n"
+        " union all select 'z' from generate_series(1, 9)) as given"
+    )
+    await queue.execute("insert into agent.kind values ('z'), ('limited')")
+    await queue.execute("select agent.set_limit('limited', 1, null, null, null), agent.enqueue('limited')")
+    await claim(queue, "z", limit=2)
+    kinds = states(await measure(queue))
+    assert (len(kinds), kinds["z"]) == (501, (7, 0, 2))
+    assert [sum(column) for column in zip(*kinds.values(), strict=True)] == [708, 0, 2]
+    await queue.execute("update agent.event set vt = now() + interval '1 hour' where kind <> 'z'")
+    await until_due(queue)
+    kinds = states(await measure(queue))
+    assert [sum(column) for column in zip(*kinds.values(), strict=True)] == [7, 701, 2]
+
+
 async def test_a_group_counts_once_until_it_runs(queue: Connection) -> None:
     for _ in range(4):
         await enqueue(queue, "mail", group_key="ada")

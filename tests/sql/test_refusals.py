@@ -24,6 +24,13 @@ REFUSED = {
         f"set_cron('n', '', '* * * * *', now(), {SECRET})",
     ),
     "a job cannot run at infinity": ["enqueue('job', _run_at => 'infinity')"],
+    "before the year 10000": ["enqueue('job', _run_at => '294000-01-01')"],
+    "between the years 1 and 10000": [
+        f"enqueue('job', _deadline => '{each}')" for each in ("294000-01-01", "4000-01-01 BC")
+    ],
+    "cannot be rescheduled to": [
+        f"reschedule_event('1', '{each}')" for each in ("294000-01-01", "infinity", "-infinity")
+    ],
     "max_attempts is at least 1": (
         "enqueue('job', _run_at => '-infinity', _max_attempts => 0)",
         f"enqueue('job', {SECRET}, _max_attempts => -1)",

@@ -26,6 +26,8 @@ def answer(method: str, given: Any) -> Any:
     if method == "tools/call":
         if given["name"] == "status" and given["arguments"]["service"] == "none":
             return {"content": [{"type": "text", "text": "there is no such service"}], "isError": True}
+        if given["arguments"]["service"] == "hangs":
+            return ...
         secrets = [name for name in os.environ if name.startswith(("SURELANE", "DATABASE", "SLACK"))]
         text = f"{given['name']}: {given['arguments']['service']} {secrets}"
         return {"content": [{"type": "text", "text": text}]}
@@ -37,6 +39,8 @@ for line in sys.stdin:
     if "id" not in message:
         continue
     result = answer(message["method"], message.get("params"))
+    if result is ...:
+        continue
     ending = (
         {"error": {"code": -32601, "message": "no such method"}} if result is None else {"result": result}
     )

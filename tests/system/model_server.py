@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +38,7 @@ class Reply:
         headers: of the response.
         end: how the stream ends: ``done``, ``cut`` in the middle, or ``closed`` properly but early.
         pause: awaited before the last part.
+        raw: the whole body in place of all these, as the server sends it.
     """
 
     text: Sequence[str] = ()
@@ -46,6 +47,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     end: str = "done"
     pause: asyncio.Event | None = None
+    raw: bytes = b""
 
 
 def says(*text: str, **more: Any) -> Reply:
@@ -66,26 +68,31 @@ class ModelServer:
         self.plans: dict[str, list[Reply | list[Reply]]] = {}
         self.asked: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         """The bodies of the requests, by plan."""
+        self.kept: Callable[[Any], Any] = lambda body: body
+        """Returns what is kept of a body."""
         self.keys: set[str] = set()
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=64 * 2**20)
-        app.add_routes([web.post("/v1/chat/completions", self._complete)])
+        app = web.Application(client_max_size=128 * 2**20)
+        paths = "/v1/chat/completions", "/v1/responses"
+        app.add_routes([web.post(path, self._complete) for path in paths])
         return app
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
+        body = self.kept(await request.json())
         self.keys.add(request.headers.get("Authorization", ""))
-        messages = body["messages"]
-        questions = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        messages = body.get("messages") or body["input"]
+        questions = [place for place, message in enumerate(messages) if message.get("role") == "user"]
         (plan,) = PLAN.findall(str(messages[questions[-1]]["content"]))[:1]
         self.asked[plan].append(body)
-        done = sum(message["role"] == "assistant" for message in messages[questions[-1] :])
+        done = sum(message.get("role") == "assistant" for message in messages[questions[-1] :])
         planned = self.plans[plan][done]
         reply = planned.pop(0) if isinstance(planned, list) else planned
         if reply.status != 200:
             error = {"message": f"wrong key {KEY}", "code": "any"}
             return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
+        if reply.raw:
+            return web.Response(body=reply.raw, content_type="text/event-stream")
         if not body.get("stream"):
             if reply.pause is not None:
                 await reply.pause.wait()
@@ -155,6 +162,8 @@ def settings(server: ModelServer, slack: Stand | None = None, /, **more: str) ->
         "SURELANE_MODEL": "local",
         "SURELANE_MODEL_KEY": KEY,
         "OLLAMA_BASE_URL": server.url,
+        "OPENAI_BASE_URL": server.url,
+        "OPENAI_API_KEY": KEY,
         **more,
     }
 

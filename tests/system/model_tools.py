@@ -76,6 +76,8 @@ ops = handlers.on("ops", timeout="1m")(Agent(mcp=Path(__file__).with_name("mcp_s
 hasty = handlers.on("hasty", timeout="1m")(Agent(tools=tools, patience="50ms").turn)
 chained = handlers.on("chained", timeout="1m")(Agent(model="ollama:first, local:1", tools=tools).turn)
 
+oracle = handlers.on("oracle", timeout="1m")(Agent(model="openai-responses:gpt-5", tools=tools).turn)
+
 
 class City(BaseModel):
     """A city and its sky."""

@@ -1,9 +1,12 @@
 """Files that people attach to messages go to the model, and files that the model attaches are posted once."""
 
 import base64
+import hashlib
 import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,11 +18,11 @@ from surelane_dev.simulator.control.people import post
 from surelane_dev.simulator.files import File, shared_json
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.workspace.model import Message, Posted
-from tests.processes import until
+from tests.processes import service, until
 from tests.system.model_server import Desk as Asking
 from tests.system.model_server import calls, model_server, says, settings
 from tests.system.slack_stand import slack_stand
-from tests.system.worker import ended, worker
+from tests.system.worker import ended, environment, worker
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 TOKEN = "xoxb-any"
@@ -160,3 +163,46 @@ async def test_a_file_that_the_model_attaches_is_posted_once_if_the_worker_is_ki
     assert files == ["hours.csv"]
     assert desk.slack.answers(message)[-1] == "Attached."
     assert len(desk.model.asked["attach"]) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the highest use of memory is read from /proc")
+@pytest.mark.timeout(600)
+async def test_eight_turns_with_five_large_files_each_fit_into_the_workers_memory(desk: Desk) -> None:
+    contents = [b"%PDF-1.4" + bytes([number]) * (10 * 2**20 - 8) for number in range(5)]
+    files = [desk.file(f"{number}.pdf", "application/pdf", each) for number, each in enumerate(contents)]
+    wanted = [hashlib.sha256(each).hexdigest() for each in contents]
+    desk.model.kept = _hashed
+    own = {
+        "SURELANE_HANDLERS": "surelane_worker.builtin:handlers",
+        "SURELANE_MODEL_TOOLS": "tests.system.model_tools:tools",
+    }
+    given = environment(desk.database, **settings(desk.model, desk.slack, **own))
+    async with service("surelane_worker", given, imported=False) as running:
+        for number in range(8):
+            desk.model.plans[f"large-{number}"] = [calls(("weather", {"city": "Bremen"})), says("Seen.")]
+        asked = [await desk.mention(f"plan:large-{number}", *files) for number in range(8)]
+        rows = [await ended(desk.connection, event, 500) for event, _ in asked]
+        most = _highest(running.process.pid)
+    assert {row["outcome"] for row in rows} == {"completed"}
+    for number in range(8):
+        for request in range(2):
+            parts = desk.question(f"large-{number}", request)
+            assert [part["file"]["file_data"] for part in parts if part["type"] == "file"] == wanted
+    assert most <= 400, f"{most} MiB"
+
+
+def _hashed(body: Any) -> Any:
+    """Return the body of a request with the hashes of its files in place of them."""
+    parts = [
+        part for each in body["messages"] if isinstance(each["content"], list) for part in each["content"]
+    ]
+    for part in [part for part in parts if part["type"] == "file"]:
+        _, _, encoded = part["file"]["file_data"].partition("base64,")
+        part["file"]["file_data"] = hashlib.sha256(base64.b64decode(encoded)).hexdigest()
+    return body
+
+
+def _highest(pid: int) -> int:
+    """Return the most MiB that a process had in memory so far."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1024

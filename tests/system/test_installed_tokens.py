@@ -179,7 +179,7 @@ async def test_a_bolt_app_uses_the_same_installations(
     async with stand(connection, token_lives=timedelta(hours=12)) as slack:
         await slack.install(BAKERY)
         stored, _ = await slack.mention(BAKERY, "bread")
-        app = f"tests.system.bolt_apps.stored:{sort}"
+        app = f"extensions.bolt.tests.system.apps.stored:{sort}"
         async with worker(database, slack, SURELANE_HANDLERS=app, SLACK_SIGNING_SECRET="unused"):
             row = await ended(connection, stored)
         assert row["outcome"] == "completed", row["errors"]

@@ -12,9 +12,9 @@ from slack_sdk.web.async_client import AsyncWebClient
 from structlog.testing import capture_logs
 
 from surelane.calls import Connection
+from surelane_bolt.calls import Calls
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
-from surelane_worker.bolt.calls import Calls
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.client import ThreadGoneError
 from surelane_worker.slack.notes import REMOVED, Notebooks

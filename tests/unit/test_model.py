@@ -154,6 +154,7 @@ def test_tools_are_functions_with_names_of_their_own_that_can_be_loaded() -> Non
         ({"command": "x", "env": {"KEY": "${SURELANE_NO_SUCH}"}}, "SURELANE_NO_SUCH is not set"),
         ({"command": "x", "url": "http://host"}, "ops needs a command or a url"),
         ({"command": "x", "approval": "restart"}, "mcpServers.ops.approval"),
+        ({"command": "x", "timeout": "soon"}, "mcpServers.ops.timeout"),
         ({"url": "https://h/mcp", "account": "slack", "by": ["U1"]}, "approves alone"),
         ({"url": "http://host/mcp", "account": "slack"}, "an account needs a url that begins with https"),
         ({"command": "x", "account": "slack"}, "an account needs a url that begins with https"),
@@ -187,8 +188,8 @@ def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_results_are_json_of_a_bounded_size_and_a_long_thread_loses_its_middle() -> None:
-    result_shortened = late("surelane_worker.model.run.result_shortened")
-    longest = late("surelane_worker.model.run.LONGEST_RESULT")
+    result_shortened = late("surelane_worker.model.results.result_shortened")
+    longest = late("surelane_worker.model.results.LONGEST_RESULT")
     assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
     image = late("pydantic_ai.messages.BinaryContent")(b"123", media_type="image/png")
     assert result_shortened(["text", image]) == ["text", "(image/png of 3 bytes)"]

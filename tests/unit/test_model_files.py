@@ -1,15 +1,25 @@
 """A file that cannot be read does not end a question: the model is told why. It waits only while Slack is out."""
 
+import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import structlog
 from aiohttp import ClientSession, web
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.messages import ModelMessage, ModelRequest, UserContent, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
 from slack_sdk.errors import SlackApiError
 
+from surelane_service.probes import serving
 from surelane_worker.handling.context import Context
+from surelane_worker.handling.room import FileRoom
+from surelane_worker.model.carried import marked
+from surelane_worker.model.client import model_of, request_settings, times_in_memory
 from surelane_worker.model.errors import UnavailableError
 from surelane_worker.model.files import LARGEST, Attached, references_of
 from surelane_worker.worker_settings import WorkerSettings
@@ -60,10 +70,96 @@ async def slack() -> AsyncIterator[tuple[Context, dict[str, Any]]]:
     await runner.cleanup()
 
 
+async def test_room_is_given_in_order_and_what_rests_makes_way() -> None:
+    room, order, dropped = FileRoom(10), list[int](), list[str]()
+    first, second = (partial(dropped.append, name) for name in ("first", "second"))
+
+    async def take(size: int) -> None:
+        await room.take(size)
+        order.append(size)
+
+    await take(6)
+    waiting = [asyncio.create_task(take(size)) for size in (9, 1, 8)]
+    await asyncio.sleep(0)
+    assert order == [6], "the small one, which would fit, does not overtake the large one"
+    room.rest(first, 6)
+    await waiting[0]
+    assert (dropped, room.resume(first)) == (["first"], None)
+    await waiting[1]
+    waiting[2].cancel()
+    room.rest(second, 9)
+    assert (room.resume(second), dropped) == (9, ["first"]), "who does not wait any more takes nothing"
+    room.give(10)
+    await asyncio.wait_for(take(10), 10)
+
+
+async def test_files_that_never_fit_are_refused_by_name_and_waiting_has_an_end(
+    slack: tuple[Context, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, answers = slack
+    answers["/file"], room = (200, b"%PDF-1.4.", "application/pdf", 9), FileRoom(20)
+    named = [{**PDF, "name": f"{number}.pdf", "url_private": answers["url"]} for number in range(3)]
+    files = Attached(ctx, "asked", await references_of(named, ctx, last=False), room)
+    for _ in range(2):
+        async with files.beside([ModelRequest(parts=[UserPromptPart("asked")])]) as (message,):
+            (part,) = message.parts
+            assert isinstance(part, UserPromptPart)
+            shown = [each for each in part.content if isinstance(each, str)]
+            files.sent()
+    why = "the file is too large: those of a message may have 20 bytes together"
+    assert shown == ["asked", "The file 0.pdf:", "The file 1.pdf:", f"(The file 2.pdf was not read: {why}.)"]
+    other = Attached(ctx, "asked", files.references, room)
+    monkeypatch.setattr("surelane_worker.model.files.LONGEST_WAIT", 0.01)
+    async with files.beside([]):
+        with pytest.raises(UnavailableError, match="SURELANE_FILE_MEMORY"):
+            await other.beside([]).__aenter__()
+    async with other.beside([]):  # the resting ones make way
+        pass
+    other.close()
+    await asyncio.wait_for(room.take(20), 10)
+
+
+@pytest.mark.parametrize("name", ["openai:any", "openai-chat:any", "ollama:any", "any"])
+async def test_each_client_sends_files_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gets the files as they are, and how many bytes the body has."""
+    bodies, content = list[bytes](), bytearray(range(256)) * 1000
+
+    async def take(request: web.Request) -> web.Response:
+        assert request.content_length
+        bodies.append(await request.read())
+        return web.json_response({"error": {"message": "no"}}, status=400)
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/{path:.*}", take)
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        for variable in ("OPENAI_BASE_URL", "OLLAMA_BASE_URL"):
+            monkeypatch.setenv(variable, url)
+        monkeypatch.setenv("OPENAI_API_KEY", "any")
+        settings = WorkerSettings.model_validate(
+            {"DATABASE_URL": "postgresql://nowhere/x", "SURELANE_MODEL": name, "SURELANE_MODEL_URL": url}
+        )
+        model = model_of(settings)
+        parts: list[UserContent] = [
+            marked(content, "application/pdf"),
+            "text",
+            marked(content[:-1], "image/png"),
+        ]
+        assert times_in_memory(model) == 1
+        asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart(parts)])]
+        with pytest.raises(ModelAPIError):
+            async with model.request_stream(asked, request_settings(settings), ModelRequestParameters()):
+                pass
+    for each in (content, content[:-1]):
+        assert b64encode(each) + b'"' in bodies[0]
+
+
 async def told(ctx: Context, file: Any, *, last: bool = False) -> str:
     """Return what the model is told of a file."""
     references = await references_of([file], ctx, last)
-    (shown, *_) = await Attached(ctx, "asked", references, last=last).read(references[0])
+    ((shown, *_), _) = await Attached(ctx, "asked", references, FileRoom(LARGEST), last=last).read(
+        references[0]
+    )
     return str(shown)
 
 

@@ -1,7 +1,9 @@
 """Settings that would lose events, leak tokens, let anyone in or cannot work are refused at start."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,10 @@ from surelane.encryption.keys import Keyring, new_key
 from surelane.errors import SettingsError
 from surelane_ingest.ingest_settings import SCOPES, IngestSettings
 from surelane_ingest.installing import States
+from surelane_migrations.errors import MigrationError
+from surelane_migrations.migration_settings import load_database_url
 from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_service.common.connecting import parse
 from surelane_service.compatibility import unfit
 from surelane_service.service_settings import (
     DEMO_BOT_TOKEN,
@@ -17,6 +22,7 @@ from surelane_service.service_settings import (
     DEMO_SIGNING_SECRET,
     load_settings,
     misspelled,
+    secrets_of,
     variables_of,
 )
 from surelane_worker.worker_settings import WorkerSettings
@@ -30,6 +36,7 @@ INSTALLS = {
     "SURELANE_ENCRYPTION_KEYS": new_key(),
     "SLACK_BOT_TOKEN": "xoxb-one",
 }
+WEBHOOK = "whsec_" + "c2VjcmV0" * 4
 OF_WORKERS = {"SURELANE_LEASE", "SURELANE_SESSION_GRACE", "SURELANE_SLACK_LIMITS", "SURELANE_CONCURRENCY"}
 
 
@@ -53,8 +60,93 @@ def test_a_misspelled_setting_is_named_with_the_one_that_it_resembles_and_no_oth
     everything = dict.fromkeys(set().union(*READ.values()), "")
     for kind in (WorkerSettings, IngestSettings, AccessSettings):
         own = {name for field in kind.model_fields.values() for name in variables_of(field)}
-        others = {name: "" for name in everything if name not in own}
+        others = {name + end: "" for name in everything if name not in own for end in ("", "_FILE")}
         assert misspelled(kind, others) == {}, kind
+
+
+def test_files_of_secrets_are_settings_and_files_of_others_are_told() -> None:
+    wrong = {"SURELANE_CONSOLE_KEY_FILE": "/s", "SURELANE_API_TOKN_FILE": "/s", "SURELANE_MCP_FILE": "/s"}
+    assert misspelled(AccessSettings, wrong) == {
+        "SURELANE_API_TOKN_FILE": "SURELANE_API_TOKEN_FILE",
+        "SURELANE_MCP_FILE": "SURELANE_MCP",
+    }
+
+
+@pytest.mark.parametrize("kind", [IngestSettings, WorkerSettings, AccessSettings])
+def test_every_secret_setting_may_be_a_file(
+    kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = {**INSTALLS, "SLACK_APP_TOKEN": "xapp-1-A1-2-0a", "SURELANE_SHARDS": "a=postgresql://"}
+    given |= dict.fromkeys(("SURELANE_TRIGGER_SECRETS", "SURELANE_DISPATCH_SECRETS"), f"name={WEBHOOK}")
+    for name in secrets_of(kind):
+        given.setdefault(name, "postgresql://other" if "URL" in name else f"a-long-secret-{name}")
+    monkeypatch.setenv("SLACK_CLIENT_ID", given["SLACK_CLIENT_ID"])
+    expected = load_settings(kind, **{name: given[name] for name in secrets_of(kind)})
+    for name in secrets_of(kind):
+        (tmp_path / name).write_text(given[name] + "\n")
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(f"{name}_FILE", str(tmp_path / name))
+    assert len(secrets_of(kind)) >= 6
+    found = load_settings(kind)
+    for name, field in kind.model_fields.items():
+        if set(variables_of(field)) & set(secrets_of(kind)) and name != "encryption_keys":
+            assert getattr(found, name) == getattr(expected, name) != field.default, name
+    assert found.encryption_keys is not None
+    assert not {given[name] for name in secrets_of(kind)} & set(os.environ.values()), "programs inherit these"
+
+
+@pytest.mark.parametrize(("first", "second"), [("_FILE", ""), ("", "_FILE"), ("_FILE", "_FILE")])
+def test_of_two_names_of_a_setting_the_first_wins_also_as_a_file(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DATABASE_URL")
+    for name, end in (("SURELANE_OPERATOR_DATABASE_URL", first), ("DATABASE_URL", second)):
+        (tmp_path / name).write_text(f"postgresql://{name}")
+        monkeypatch.setenv(name + end, str(tmp_path / name) if end else f"postgresql://{name}")
+    url = load_settings(AccessSettings).database_url.get_secret_value()
+    assert url == "postgresql://SURELANE_OPERATOR_DATABASE_URL"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"a\0b", "zero byte"),
+        (b"\xff\xfe", "no text"),
+        (b"a" * (64 * 1024 + 1), "larger than 65536 bytes"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+@pytest.mark.parametrize("name", ["SLACK_SIGNING_SECRET", "DATABASE_URL", "PGPASSWORD"])
+def test_a_secrets_file_that_cannot_be_used_is_named(
+    name: str, content: bytes | None, complaint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    at = tmp_path / "secret"
+    if content is not None:
+        at.write_bytes(content)
+    if name != "PGPASSWORD":
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(f"{name}_FILE", str(at))
+    with pytest.raises(SettingsError, match=f"{name}_FILE: .*{complaint}"):
+        load_settings(IngestSettings)
+    if name != "SLACK_SIGNING_SECRET":
+        with pytest.raises((MigrationError, ValueError), match=f"{name}_FILE: .*{complaint}"):
+            parse(load_database_url())
+    at.unlink(missing_ok=True)
+    at.mkdir()
+    with pytest.raises(SettingsError, match="no regular file"):
+        load_settings(IngestSettings)
+    monkeypatch.setenv(name, "given")
+    with pytest.raises(SettingsError, match=f"{name} and {name}_FILE are both set"):
+        load_settings(IngestSettings)
+
+
+def test_the_databases_password_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(" p\r\n")
+    monkeypatch.setenv("PGPASSWORD_FILE", str(tmp_path / "password"))
+    assert parse("postgresql://u@h/d").driver["password"] == " p"
+    assert parse("postgresql://u:own@h/d").driver["password"] == "own"
 
 
 def test_ingests_defaults_stand_and_secrets_are_separated_by_commas() -> None:

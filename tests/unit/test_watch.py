@@ -36,6 +36,8 @@ def test_the_largest_kinds_keep_their_names_and_the_others_share_one() -> None:
     expected = [("k9", 9, 9.0), ("k8", 8, 8.0), ("other", 28, 7.0)]
     assert [(each.kind, each.pending, each.oldest_pending_age) for each in shown] == expected
     assert bounded(kinds[:3], most=3) == kinds[:3]
+    summed = bounded([*kinds, kind("other", 100, age=1.0)], most=3)
+    assert [(each.kind, each.pending) for each in summed] == [("k9", 9), ("k8", 8), ("other", 128)]
     names = Bounded(2)
     assert [names(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", "other", "a", "other"]
 

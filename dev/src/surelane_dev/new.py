@@ -17,7 +17,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 30
 """The longest name, so that it fits into those of Slack's apps."""
 PARTS = {
-    "extra": "",
+    "depends": "surelane-worker",
     "attribute": "handlers",
     "model": "",
     "ingest": "",
@@ -42,7 +42,7 @@ USER 65532:65532
 """
 OWN_PARTS = {
     "agent": {
-        "extra": "[model]",
+        "depends": "surelane-worker[model]",
         "model": """\
 model = "fake" # for `surelane dev` and tests; the variable SURELANE_MODEL=openai:gpt-5 names a real one
 """,
@@ -65,7 +65,7 @@ OPENAI_API_KEY=
         "packages": INSTALLED.format("'pydantic-ai-slim[mcp,openai]>=2.68,<3'"),
     },
     "bolt": {
-        "extra": "[bolt]",
+        "depends": "surelane-bolt",
         "attribute": "app",
         "packages": INSTALLED.format("'slack-bolt>=1.21.3,<1.31'"),
     },

@@ -27,7 +27,9 @@ from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
 from surelane_dev.services import (
     DATABASE,
+    DATABASE_URLS,
     DEMO_APP_TOKEN,
+    SLACK_SECRETS,
     Databases,
     before,
     services,
@@ -41,6 +43,7 @@ from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_lock_settings
 from surelane_migrations.runner import Migration
 from surelane_operator.cli.session import DEVELOPMENT_URL
+from surelane_service.common.secret_files import SecretFileError, take_secrets
 from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 
@@ -58,9 +61,10 @@ def main(*, socket_mode: bool = False, installs: bool = False) -> int:
     """Run the system until a signal; return the exit code. The simulator takes Socket Mode and installs."""
     output = Output()
     try:
+        take_secrets((*SLACK_SECRETS, *DATABASE_URLS, SETTING, "SURELANE_API_TOKEN"))
         demonstrate(socket_mode=socket_mode, installs=installs)
         return asyncio.run(_until_signal(output))
-    except SettingsError as error:
+    except (SettingsError, SecretFileError) as error:
         output.say(str(error))
         return EXIT_SETTINGS
     except SurelaneError as error:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from typing import Any
 
 import pytest
 from slack_sdk.web.async_client import AsyncWebClient
@@ -27,6 +28,27 @@ async def test_each_way_to_talk_is_answered(bot: Bot, slack: Slack) -> None:
     assert calls == ["slack.shortcut", "trigger-fire"]
     assert {event.state for event in bot.events} == {"completed"}
     assert (await slack.message("to people")).replies == []
+
+
+@pytest.mark.parametrize(
+    ("form", "answered"),
+    [
+        ({"me": True}, True),
+        ({"app": "Voice"}, True),
+        ({"workflow": "Weekly report"}, False),
+        ({"slackbot": True}, False),
+        ({"bot": "Deploys"}, False),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+async def test_a_message_in_an_unusual_form_is_answered_where_a_person_is_behind_it(
+    slack: Slack, form: dict[str, Any], answered: bool
+) -> None:
+    assert len((await slack.mention("hi", **form)).replies) == answered
+    if answered:
+        assert_replied(await slack.direct_message("hi", **form), "hi")
+        broadcast = await slack.mention("all", thread=await slack.mention("hi"), broadcast=True)
+        assert_replied(broadcast, "You said: all")
 
 
 async def test_home_and_an_assistants_thread_open_and_a_function_completes_or_fails(slack: Slack) -> None:

@@ -296,21 +296,51 @@ async def test_a_function_runs_with_a_token_of_its_own_and_completes_once(pair: 
     assert await failing(unknown) == "function_execution_not_found"
 
 
-async def test_me_and_other_bots_write_kinds_of_their_own_and_a_mention_may_be_empty(pair: Pair) -> None:
-    await pair.control.request("POST", "/control/messages", {"text": "waves", "me": True})
-    (event,) = await heard(pair, 1)
-    assert (event["type"], event["subtype"], event["text"]) == ("message", "me_message", "waves")
-    said = {"text": "@surelane build 7 failed", "bot": "Deploys"}
-    await pair.control.request("POST", "/control/messages", said)
-    events = (await heard(pair, 3))[1:]
+PROFILE = {"id": "B087BF2BC0", "app_id": "A087BF2BC0", "name": "Voice", "deleted": False}
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "me": ({"me": True}, {"user": ADA, "subtype": "me_message"}, "blocks bot_id"),
+    "bot": ({"bot": "Deploys"}, {"subtype": "bot_message", "username": "Deploys"}, "user app_id"),
+    "workflow": (
+        {"workflow": "Weekly"},
+        {"subtype": "bot_message", "username": "Weekly", "workflow_id": "Wf029751324"},
+        "user app_id client_msg_id",
+    ),
+    "app": (
+        {"app": "Voice"},
+        {"user": ADA, "bot_id": PROFILE["id"], "app_id": PROFILE["app_id"], "bot_profile": PROFILE},
+        "subtype username client_msg_id",
+    ),
+    "slackbot": ({"slackbot": True}, {"user": "USLACKBOT"}, "subtype bot_id app_id client_msg_id"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_people_apps_workflows_and_slackbot_write_in_forms_of_their_own(pair: Pair, form: str) -> None:
+    how, has, lacks = FORMS[form]
+    await pair.control.say("@surelane waves", **how)
+    events = await heard(pair, 2)
     assert sorted(event["type"] for event in events) == ["app_mention", "message"]
     for event in events:
-        assert (event["subtype"], event["username"]) == ("bot_message", "Deploys")
-        assert not {"user", "client_msg_id", "app_id"} & event.keys()
-    assert (await pair.web.bots_info(bot=events[0]["bot_id"]))["bot"]["name"] == "Deploys"
+        assert {name: event.get(name) for name in has} == has
+        assert not {*lacks.split()} & event.keys()
+    if form in ("bot", "app"):
+        names = (await pair.web.bots_info(bot=events[0]["bot_id"]))["bot"]["name"]
+        assert names == next(iter(how.values()))
+    if "user" in has and form != "slackbot":
+        direct = await pair.control.say("wonders", **how, channel="D0ADA00001")
+        assert (await heard(pair, 3))[-1]["channel_type"] == "im", direct
+
+
+async def test_a_reply_can_be_shown_in_the_channel_and_a_mention_may_be_empty(pair: Pair) -> None:
     assert (await pair.said(""))["text"] == f"<@{BOT}>"
-    with pytest.raises(SimulatorError, match="may be empty only"):
-        await pair.control.say("")
+    root = (await heard(pair, 2))[0]
+    await pair.control.say("@surelane look", thread_ts=root["ts"], broadcast=True)
+    for event in (await heard(pair, 4))[2:]:
+        told = event["subtype"], event["thread_ts"], event["root"]["ts"]
+        assert told == ("thread_broadcast", root["ts"], root["ts"])
+    for how in ({"text": ""}, {"text": "x", "broadcast": True}):
+        with pytest.raises(SimulatorError, match=r"may be empty only|no thread"):
+            await pair.control.request("POST", "/control/messages", how)
 
 
 async def test_a_mention_that_its_author_edits_is_sent_again_with_edited(pair: Pair) -> None:

@@ -56,6 +56,7 @@ def test_a_new_agent_has_a_fake_model_and_real_packages_and_a_bolt_app_is_named(
     assert find_project(root).handlers == "deploy_bot.handlers:app"
     assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:app" in (root / "Dockerfile").read_text()
     assert "slack-bolt" in (root / "Dockerfile").read_text()
+    assert f'["surelane-bolt=={__version__}"]' in (root / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from surelane_migrations.common.secret_files import SecretFileError, read_secrets
 from surelane_migrations.errors import SettingsError
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -72,9 +73,13 @@ def load_database_url() -> str:
     """Read ``DATABASE_URL``.
 
     Raises:
-        SettingsError: it is not set.
+        SettingsError: it is not set, or the file of ``DATABASE_URL_FILE`` cannot be used.
     """
-    url = DatabaseSettings().database_url.get_secret_value()
+    try:
+        read = read_secrets(["DATABASE_URL"])
+    except SecretFileError as error:
+        raise SettingsError(str(error)) from None
+    url = read.get("DATABASE_URL") or DatabaseSettings().database_url.get_secret_value()
     if not url:
         raise SettingsError(
             "DATABASE_URL is not set; set it to a URI such as postgresql://surelane@host/surelane"

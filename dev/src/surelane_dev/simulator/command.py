@@ -63,11 +63,12 @@ def send(
 
     Of a command, print its trigger id and the app's answer.
     """
-    if text.startswith("/"):
+    me = text.startswith("/me ")
+    if text.startswith("/") and not me:
         _run(_command(_address(url), team, text, channel, user))
         return
-    said: JSON = {"channel": channel, "thread_ts": thread, "user": user, "mention": mention}
-    _run(_send(_address(url), team, text, said, timeout if wait else None))
+    said: JSON = {"channel": channel, "thread_ts": thread, "user": user, "mention": mention, "me": me}
+    _run(_send(_address(url), team, text.removeprefix("/me "), said, timeout if wait else None))
 
 
 @app.command()

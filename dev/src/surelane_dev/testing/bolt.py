@@ -1,6 +1,5 @@
 """Run a Bolt app in a test: let it find a simulated Slack, and make handlers of it once."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,23 +10,25 @@ import pytest
 
 from surelane_service.service_settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET
 from surelane_worker import Handlers
-from surelane_worker.bolt import bolt_handlers
 from surelane_worker.slack.simulated import use_simulator
+from surelane_worker.wiring import handlers_from
 
 if TYPE_CHECKING:
     from slack_bolt import App
     from slack_bolt.async_app import AsyncApp
 
-KINDS = "SURELANE_BOLT_KINDS"
 _apis: list[str] = []
 """The simulated Slacks that stand in Slack's place now, the newest last."""
 
 
 @cache  # an app is a module's: each of its tests takes it as the first one has left it
 def handlers_of(app: "App | AsyncApp") -> Handlers:
-    """Return handlers that run the app's listeners, and take the kinds of the worker's setting, too."""
-    kinds = os.environ.get(KINDS, "").replace(" ", "").split(",")
-    return bolt_handlers(app, filter(None, kinds))
+    """Return handlers that run the app's listeners.
+
+    Raises:
+        HandlersError: the extension for Bolt apps is not installed.
+    """
+    return handlers_from(app, "the fixture handlers")
 
 
 @contextmanager

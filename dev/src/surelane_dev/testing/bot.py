@@ -41,7 +41,6 @@ from surelane_service.pool import close_pool, create_pool
 from surelane_service.service_settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_service.webhooks import sign
 from surelane_worker import Call, Context, Given, Handlers
-from surelane_worker.bolt import is_bolt_app
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.wiring import with_answers
@@ -350,14 +349,14 @@ async def running_bot(
         url = server.uri(name, "surelane_worker")
         pool = await create_pool(url, service="surelane-testing", max_size=2)
         stack.push_async_callback(close_pool, pool)
-        more = {"merge_mentions": False} if is_bolt_app(given) else {}
+        more = {"merge_mentions": False} if not isinstance(given, Handlers) else {}
         ingest_settings = _ingest_settings(server.uri(name, "surelane_ingest"), subscriptions, **more)
         ingest = await stack.enter_async_context(running_ingest(ingest_settings, measured=False))
         webhooks = Webhooks(f"http://{LOCALHOST}:{ingest.port}", ingest_settings)
         slack_url, simulator = await stack.enter_async_context(
             serving_simulator(_simulator_settings(webhooks.url, subscriptions, manifest))
         )
-        if is_bolt_app(given):
+        if not isinstance(given, Handlers):
             stack.enter_context(in_place_of_slack(f"{slack_url}/api/"))
         client = await stack.enter_async_context(SimulatorClient(slack_url))
         database = Database(server, name, admin, pool)

@@ -60,7 +60,7 @@ def surelane_slack(surelane_server: "Server") -> Iterator[str]:
 def handlers(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> "Handlers | App | AsyncApp":
     """Return the handlers to test: those of the setting, or of ``[tool.surelane]``. Override it to test others."""
     from surelane_dev.project import find_project  # noqa: PLC0415
-    from surelane_worker.bolt import is_bolt_app  # noqa: PLC0415
+    from surelane_worker.extensions import extension_for  # noqa: PLC0415
     from surelane_worker.wiring import load_handlers, load_named  # noqa: PLC0415
 
     path = pytestconfig.getini(INI) or find_project(pytestconfig.rootpath).handlers
@@ -75,7 +75,7 @@ def handlers(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> "Ha
     if find_spec("slack_bolt") is not None:
         request.getfixturevalue("surelane_slack")
     named = load_named(str(path))
-    return named if is_bolt_app(named) else load_handlers(str(path))
+    return named if extension_for(named) else load_handlers(str(path))
 
 
 async def _bot(

@@ -66,23 +66,39 @@ class Slack:
         self._stories = stories
 
     async def mention(
-        self, text: str, *, channel: str = "general", user: str = "ada", thread: Sent | Message | None = None
+        self,
+        text: str,
+        *,
+        channel: str = "general",
+        user: str = "ada",
+        thread: Sent | Message | None = None,
+        **form: str | bool,
     ) -> Sent:
-        """Mention the bot in a channel, or in the thread of an earlier message."""
-        return await self._say(text, channel=channel, user=user, thread=thread, mention=True)
+        """Mention the bot in a channel, or in the thread of an earlier message.
+
+        ``form``: an unusual one: ``me=True`` as by ``/me``, ``broadcast=True`` for a reply that the channel shows, too;
+        ``app="NAME"`` through another app; in place of a person ``bot="NAME"``, ``workflow="NAME"``, ``slackbot=True``.
+        """
+        return await self._say(text, thread, channel=channel, user=user, mention=True, **form)
 
     async def message(
-        self, text: str, *, channel: str = "general", user: str = "ada", thread: Sent | Message | None = None
+        self,
+        text: str,
+        *,
+        channel: str = "general",
+        user: str = "ada",
+        thread: Sent | Message | None = None,
+        **form: str | bool,
     ) -> Sent:
-        """Write in a channel without mentioning the bot."""
-        return await self._say(text, channel=channel, user=user, thread=thread, mention=False)
+        """Write in a channel without mentioning the bot. ``form``: as of :meth:`mention`."""
+        return await self._say(text, thread, channel=channel, user=user, **form)
 
     async def direct_message(
-        self, text: str, *, user: str = "ada", thread: Sent | Message | None = None
+        self, text: str, *, user: str = "ada", thread: Sent | Message | None = None, **form: str | bool
     ) -> Sent:
-        """Write to the bot in direct messages."""
+        """Write to the bot in direct messages. ``form``: as of :meth:`mention`."""
         place = self.simulator.workspace.direct_messages(self._user(user)).id
-        return await self._say(text, channel=place, user=user, thread=thread, mention=False)
+        return await self._say(text, thread, channel=place, user=user, **form)
 
     async def command(
         self, command: str, text: str = "", *, channel: str = "general", user: str = "ada"
@@ -241,13 +257,9 @@ class Slack:
             raise AssertionError("\n".join([f"{user} has no Home tab", *map(str, self._stories())]))
         return shown.content
 
-    async def _say(
-        self, text: str, *, channel: str, user: str, thread: Sent | Message | None, mention: bool
-    ) -> Sent:
+    async def _say(self, text: str, thread: Sent | Message | None, **how: str | bool) -> Sent:
         root = None if thread is None else _message(thread).thread_ts or _message(thread).ts
-        said = await self._client.say(
-            text, channel=channel, user=user, thread_ts=root, mention=mention, wait=True
-        )
+        said = await self._client.say(text, thread_ts=root, wait=True, **how)
         await self._idle()
         for event in said["events"]:
             if event["state"] == "failed":

@@ -28,6 +28,7 @@ from surelane_operator.console.pages import bare
 from surelane_operator.console.screen import Links, Sources
 from surelane_operator.doctor import Examinations
 from surelane_operator.shards import known
+from surelane_operator.times import read_any_time
 from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import opened_pool
@@ -70,7 +71,8 @@ async def running(settings: AccessSettings) -> AsyncIterator[int]:
 
     def connecting(size: int) -> AbstractAsyncContextManager[Pool]:
         url = settings.database_url
-        return opened_pool(url, service=SERVICE, max_size=size, statement_timeout=STATEMENT_TIMEOUT)
+        bounds = {"max_size": size, "statement_timeout": STATEMENT_TIMEOUT}
+        return opened_pool(url, service=SERVICE, introduce=read_any_time, **bounds)
 
     async with (
         connecting(1) as probing,

@@ -25,10 +25,10 @@ from surelane_service.service_settings import load_settings, warn_of_misspelled
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
-from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.builtin.authors import Authors
 from surelane_worker.duties import beside
+from surelane_worker.extensions import adapted, extension_for
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.model.agent import check_models
@@ -120,7 +120,7 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     """Load the handlers that the settings name. Refuse those that need a token which is not set."""
     if not settings.speaks_to_slack:
         use_simulator(settings.slack_api_url)
-    loaded = load_handlers(settings.handlers, settings.bolt_kinds)
+    loaded = load_handlers(settings.handlers)
     check_models(settings)
     if settings.model is not None:
         messages.agent.check(settings)
@@ -140,22 +140,34 @@ def _kinds(handlers: Handlers) -> set[str]:
     return {kind for handler in registered_in(handlers).all() for kind in handler.kinds}
 
 
-def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
-    """Import ``module:attribute``, handlers or a Bolt app. Modules are found in the working directory too.
+def load_handlers(path: str) -> Handlers:
+    """Import ``module:attribute``: handlers, or what an installed extension makes handlers of, such as a Bolt app.
 
-    ``bolt_kinds``: those of a Bolt app, beside the kinds that its listeners are seen to take.
+    Modules are found in the working directory too.
 
     Raises:
         HandlersError: it does not name a :class:`Handlers` with at least one handler, or the import failed.
     """
     found = load_named(path)
-    if is_bolt_app(found):
-        found = bolt_handlers(found, bolt_kinds)
     if not isinstance(found, Handlers):
-        raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
+        found = handlers_from(found, path)
     if not registered_in(found).all():
         raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
     return found
+
+
+def handlers_from(found: object, path: str) -> Handlers:
+    """Return the handlers that an extension makes of an object. ``path`` names it in an error.
+
+    Raises:
+        HandlersError: no installed extension makes handlers of it.
+    """
+    if (handlers := adapted(found)) is not None:
+        return handlers
+    sort = type(found).__name__
+    if (package := extension_for(found)) is not None:
+        raise HandlersError(f"{SETTING}: {path} is a {sort}; install what runs it: pip install {package}")
+    raise HandlersError(f"{SETTING}: {path} is a {sort}, not a surelane_worker.Handlers")
 
 
 def load_named(path: str) -> Any:  # noqa: ANN401 - what a team wrote

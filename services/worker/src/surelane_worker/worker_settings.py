@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration, parse_duration
@@ -46,11 +46,6 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
     """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
-
-    bolt_kinds: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = Field(
-        (), validation_alias="SURELANE_BOLT_KINDS"
-    )
-    """Kinds of events for a Bolt app, beside the kinds that its listeners are seen to take, separated by commas."""
 
     event_types: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
         None, validation_alias="SURELANE_EVENT_TYPES"
@@ -120,6 +115,11 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     model_files: Annotated[int, Field(ge=0, le=20)] = Field(5, validation_alias="SURELANE_MODEL_FILES")
     """How many files that people attach to a message the model gets; 0: none."""
+
+    file_memory: Annotated[ByteSize, Field(ge=2**20)] = Field(
+        ByteSize(64 * 2**20), validation_alias="SURELANE_FILE_MEMORY"
+    )
+    """Bytes that files on their way to models may take in this process. Turns wait for it."""
 
     model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
     """``restart``: a turn whose message is edited or deleted is cancelled, and an edited one answered anew."""

@@ -338,9 +338,14 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         """Store that the sleeps of a claimed event whose time has passed are over."""
         return await self._fenced("end_sleeps", identity, claim)
 
-    async def read_steps(self, identity: int) -> list[StoredStep]:
-        """Return the steps that earlier attempts of an event stored."""
-        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity)]
+    async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
+        """Return the steps that earlier attempts of an event stored, without results of more than ``most`` bytes."""
+        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity, most)]
+
+    async def step_result(self, identity: int, name: str, nth: int) -> str:
+        """Return the result of a step that was stored, as JSON text."""
+        stored = await self._database.call("step_result", identity, name, nth)
+        return await self._opened(identity, stored, step_place(identity, name, nth)) or "null"
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
@@ -425,12 +430,29 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         return row["answer"], await self._opened(identity, row["signal"], signal_place(identity, name))
 
     async def run_child(
-        self, identity: int, claim: int, name: str, arguments: str | None, child: Job, in_order: bool = False
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        arguments: str | None,
+        child: Job,
+        in_order: bool = False,
+        if_failed: str = "cancel",
     ) -> tuple[str, str | None]:
-        """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
-        given = identity, claim, name, arguments, job_text(child), in_order
+        """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`.
+
+        ``if_failed``: what becomes of it if the event fails; see :meth:`Context.run` of the worker.
+        """
+        given = identity, claim, name, arguments, job_text(child), in_order, if_failed
         (row,) = await self._database.rows("run_child", *given)
         return row["answer"], row["signal"]
+
+    async def end_children(self, identity: int, claim: int) -> list[str] | None:
+        """Cancel the live children of a claimed event that is to undo, but those that are to be awaited.
+
+        Return the names of the waits for all that live; ``None``: the claim no longer stands.
+        """
+        return await self._database.call("end_children", identity, claim)
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how a child ended, from the signal that :meth:`run_child` took."""

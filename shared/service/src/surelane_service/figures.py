@@ -87,10 +87,15 @@ class Measured:
 
 
 def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFigures]:
-    """Return the ``most`` largest kinds. The last one, ``other``, sums up all further kinds."""
+    """Return the ``most`` largest kinds. The last one, ``other``, sums up all further kinds.
+
+    The database has summed up all beyond 500 under the same name.
+    """
     if len(kinds) <= most:
         return list(kinds)
-    ordered = sorted(kinds, key=lambda each: each.pending + each.scheduled + each.running, reverse=True)
+    ordered = sorted(
+        kinds, key=lambda each: (each.kind == OTHER, -each.pending - each.scheduled - each.running)
+    )
     kept, rest = ordered[: most - 1], ordered[most - 1 :]
     pending, scheduled, running = (
         sum(map(attrgetter(state), rest)) for state in ("pending", "scheduled", "running")

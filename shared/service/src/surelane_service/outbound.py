@@ -103,12 +103,18 @@ async def post(
 
 async def bounded(response: aiohttp.ClientResponse, most: int = LARGEST) -> bytes | None:
     """Return the body of an answer; ``None``: it has more than ``most`` bytes, and the rest was not read."""
+    read = await received(response, most)
+    return None if read is None else bytes(read)
+
+
+async def received(response: aiohttp.ClientResponse, most: int) -> bytearray | None:
+    """Return the body of an answer as :func:`bounded` does, without a copy."""
     read = bytearray()
     async for chunk in response.content.iter_chunked(65536):
         read += chunk
         if len(read) > most:
             return None
-    return bytes(read)
+    return read
 
 
 def check(address: str, allowed: Sequence[Network]) -> None:

@@ -104,6 +104,7 @@ async def create_pool(
     lock_timeout: float | None = None,
     within: timedelta | None = None,
     worker: str = "",
+    introduce: Callable[[Connection], Awaitable[None]] | None = None,
 ) -> Pool:
     """Make a pool. It connects on first use, so the database need not be there yet.
 
@@ -116,6 +117,7 @@ async def create_pool(
         lock_timeout: seconds that a statement waits for a lock; as long as the statement may take where ``None``.
         prepared: false behind a transaction pooler, where the next connection lacks a prepared statement.
         worker: whose claims its statements may change; not checked where empty, or behind a transaction pooler.
+        introduce: called with each new connection, before it has any other use.
     """
     if within is None and statement_timeout is not None:
         within = statement_timeout + timedelta(seconds=GRACE)
@@ -133,7 +135,7 @@ async def create_pool(
         command_timeout=None if within is None else within.total_seconds(),
         server_settings=server_settings,
         statement_cache_size=100 if prepared else 0,
-        init=_check,
+        init=partial(_check, introduce),
         reset=_keep,
     )
     _pools.add(pool)
@@ -150,10 +152,12 @@ async def opened_pool(dsn: SecretStr, **options: Any) -> AsyncIterator[Pool]:  #
         await close_pool(pool)
 
 
-async def _check(connection: Connection) -> None:
+async def _check(introduce: Callable[[Connection], Awaitable[None]] | None, connection: Connection) -> None:
     """Check a new connection outside the trace of the statement that needed it."""
     with trace.use_span(trace.INVALID_SPAN):
         await refuse_former_primary(connection)
+        if introduce is not None:
+            await introduce(connection)
 
 
 async def _keep(_: object) -> None:

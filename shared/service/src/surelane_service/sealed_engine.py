@@ -23,8 +23,8 @@ class OpeningEngine(Engine):
         super().__init__(database)
         self._sealing = sealing
 
-    async def read_steps(self, identity: int) -> list[StoredStep]:
-        return [await self._step(identity, step) for step in await super().read_steps(identity)]
+    async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
+        return [await self._step(identity, step) for step in await super().read_steps(identity, most)]
 
     async def ended_followers(self, identity: int) -> list[Event]:
         events = await super().ended_followers(identity)
@@ -109,12 +109,19 @@ class SealedEngine(OpeningEngine):
         return json.dumps(given)
 
     async def run_child(
-        self, identity: int, claim: int, name: str, arguments: str | None, child: Job, in_order: bool = False
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        arguments: str | None,
+        child: Job,
+        in_order: bool = False,
+        if_failed: str = "cancel",
     ) -> tuple[str, str | None]:
         arguments, _ = await self.sealed_step(identity, name, 1, arguments, None)
         payload = await self._sealing.payload(child.payload, self._sealing.workspace_of(identity))
         child = replace(child, payload=payload)
-        return await super().run_child(identity, claim, name, arguments, child, in_order)
+        return await super().run_child(identity, claim, name, arguments, child, in_order, if_failed)
 
     async def sealed_step(
         self, identity: int, name: str, nth: int, arguments: str | None, result: str | None

@@ -5,8 +5,9 @@ Settings come from the environment alone. Where a standard name exists it is use
 """
 
 import os
+import re
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
 from surelane_service.common.connecting import parse
+from surelane_service.common.secret_files import SUFFIX, SecretFileError, read_secrets
 from surelane_service.logs import get_logger
 
 OURS = "SURELANE_"
@@ -177,13 +179,15 @@ Loaded = TypeVar("Loaded", bound=BaseSettings)
 
 
 def load_settings(kind: type[Loaded], **overrides: Any) -> Loaded:  # noqa: ANN401 - passed on to pydantic, which checks
-    """Read settings from the environment.
+    """Read settings from the environment, and secrets also from the files that it names.
 
     Raises:
         SettingsError: some are missing or wrong. It names each variable and the reason, never the value of a secret.
     """
     try:
-        return kind(**overrides)
+        return kind(**(_files_of(kind) | overrides))
+    except SecretFileError as error:
+        raise SettingsError(f"settings cannot be used:\n  {error}") from None
     except ValidationError as error:
         lines = [_complaint(problem) for problem in error.errors(include_url=False, include_input=False)]
         raise SettingsError("settings cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
@@ -195,16 +199,53 @@ def variables_of(field: FieldInfo) -> Iterator[str]:
     yield from map(str, alias.choices if isinstance(alias, AliasChoices) else (alias,))
 
 
+def names_of(kind: type[BaseSettings]) -> list[str]:
+    """Return the variables of all settings."""
+    return [name for field in kind.model_fields.values() for name in variables_of(field)]
+
+
+def secrets_of(kind: type[BaseSettings]) -> list[str]:
+    """Return the variables of the secret settings, which may come from files."""
+    return [name for names in _secrets(kind) for name in names]
+
+
+def _secrets(kind: type[BaseSettings]) -> list[list[str]]:
+    """Return the variables of each secret setting: the types say which are secret."""
+    fields = kind.model_fields.values()
+    return [list(variables_of(each)) for each in fields if re.search("Secret|Keyring", str(each.annotation))]
+
+
+def _files_of(kind: type[BaseSettings]) -> dict[str, str]:
+    """Return the secrets in files. Of several variables of one setting the first one counts, however it is given."""
+    found: dict[str, str] = {}
+    for names in _secrets(kind):
+        given = [name for name in names if os.environ.get(name) or os.environ.get(name + SUFFIX)]
+        found |= read_secrets(given[:1])
+    return found
+
+
 def misspelled(kind: type[BaseSettings], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return each variable that looks like a misspelled setting of ``kind``, with the setting that it resembles.
 
     A variable that resembles none may be another program's. So it is not returned.
     """
-    known = {name for field in kind.model_fields.values() for name in variables_of(field)}
-    missing = {name.removeprefix(OURS) for name in known if name.startswith(OURS) and name not in environment}
-    others = (name for name in environment if name.startswith(OURS) and name not in known)
-    found = {name: get_close_matches(name.removeprefix(OURS), missing, 1, 0.8) for name in others}
-    return {name: f"{OURS}{near[0]}" for name, near in found.items() if near}
+    known, secret = set(names_of(kind)), set(secrets_of(kind))
+    given = {name.removesuffix(SUFFIX) for name in environment}
+    found = {}
+    for name in environment:
+        stem = name.removesuffix(SUFFIX)
+        if not name.startswith(OURS) or name in known or stem in secret:
+            continue
+        if stem in known:
+            found[name] = stem
+        elif near := _nearest(stem, (known if stem == name else secret) - given):
+            found[name] = near[0] + name.removeprefix(stem)
+    return found
+
+
+def _nearest(name: str, known: Collection[str]) -> list[str]:
+    ours = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
+    return [OURS + each for each in get_close_matches(name.removeprefix(OURS), ours, 1, 0.8)]
 
 
 def warn_of_misspelled(kind: type[BaseSettings]) -> None:

@@ -48,9 +48,17 @@ class Said(Input):
     user: str | None = None
     bot: Text | None = None
     """The name of another app's bot that writes in place of a person."""
+    workflow: Text | None = None
+    """The name of a workflow that writes in place of a person."""
+    slackbot: bool = False
+    """Let Slackbot write in place of a person, as for a reminder."""
+    app: Text | None = None
+    """The name of another app through which the person writes."""
     me: bool = False
     """Write it as ``/me`` does."""
     thread_ts: str | None = None
+    broadcast: bool = False
+    """Show a reply in the channel, too."""
     files: Annotated[list[Attachment], Field(max_length=10)] = Field(default_factory=list)
     mention: bool = False
     """Mention the bot in a channel if the text does not."""

@@ -25,7 +25,7 @@ from surelane_dev.simulator.files import shared_json
 from surelane_dev.simulator.posting.delivery import Delivery, delivery_json
 from surelane_dev.simulator.posting.events import mentions, rich_text
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.workspace.model import Message
+from surelane_dev.simulator.workspace.model import JSON, SLACKBOT, Message
 from surelane_dev.simulator.workspace.typed import slack_text
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -53,29 +53,45 @@ async def say(request: web.Request) -> web.Response:
 def post(workspace: Workspace, said: Said, **more: Any) -> Message:  # noqa: ANN401 - Message's own
     """Post a person's text."""
     user, channel = person_named(workspace, said.user), channel_named(workspace, said.channel)
-    if said.bot is None and user.id not in channel.members:
+    by_person = not (said.bot or said.workflow or said.slackbot)
+    if by_person and user.id not in channel.members:
         raise RefusedError(f"{user.name} is not in {said.channel}")
-    if said.thread_ts is not None and said.thread_ts not in channel.messages:
+    if (said.thread_ts or said.broadcast) and said.thread_ts not in channel.messages:
         raise RefusedError(f"there is no thread {said.thread_ts} in {said.channel}")
     text = slack_text(workspace, said.text)
     if said.mention and not channel.is_im and workspace.bot.id not in mentions(text):
         text = f"<@{workspace.bot.id}> {text}".rstrip()
-    more |= {"thread_ts": said.thread_ts, "subtype": _subtype(said)}
-    if said.bot is not None:
-        more |= {"username": said.bot, "bot_id": bot_named(said.bot)}
-        return workspace.post(channel, "", text, **more)
-    return workspace.post(channel, user.id, text, blocks=rich_text(text), **more)
+    more |= {"thread_ts": said.thread_ts, "subtype": _subtype(said), **_sender(said)}
+    if by_person and not said.me:
+        more["blocks"] = rich_text(text)
+    return workspace.post(channel, user.id if by_person else SLACKBOT * said.slackbot, text, **more)
 
 
 def _subtype(said: Said) -> str | None:
-    if said.bot is not None:
+    if said.bot or said.workflow:
         return "bot_message"
-    return "me_message" if said.me else "file_share" if said.files else None
+    shown = "thread_broadcast" if said.broadcast else "file_share" if said.files else None
+    return "me_message" if said.me else shown
 
 
-def bot_named(name: str) -> str:
-    """Return the id of another app's bot, always the same for a name."""
-    return f"B0{sha256(name.encode()).hexdigest()[:8].upper()}"
+def _sender(said: Said) -> JSON:
+    """Return what Slack says of the app or workflow that wrote a message, or through which a person did."""
+    name = said.bot or said.workflow or said.app
+    if name is None:
+        return {}
+    bot_id, sender = id_named("B", name), dict[str, Any]()
+    if said.workflow:
+        sender["workflow_id"] = id_named("Wf", name)
+    elif said.app:
+        sender["app_id"] = app_id = id_named("A", name)
+        sender["bot_profile"] = {"id": bot_id, "app_id": app_id, "name": name, "deleted": False}
+        name = None
+    return {"bot_id": bot_id, "username": name, "sender": sender}
+
+
+def id_named(prefix: str, name: str) -> str:
+    """Return the id of something of another app, always the same for a name."""
+    return f"{prefix}0{sha256(name.encode()).hexdigest()[:8].upper()}"
 
 
 def deliveries_of(simulator: Simulator, message: Message) -> list[Delivery]:

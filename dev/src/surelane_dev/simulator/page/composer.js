@@ -73,7 +73,9 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     commands.hide();
     fit();
     try {
-      await (typed.startsWith("/") ? command(typed) : say(typed));
+      const me = /^\/me\s+/.exec(typed);
+      if (me) await say(typed.slice(me[0].length), true);
+      else await (typed.startsWith("/") ? command(typed) : say(typed));
     } catch (error) {
       text.value ||= typed; // unless the person writes the next message already
       toast(error.message, "bad");
@@ -81,11 +83,12 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     show();
   }
 
-  const say = async (typed) => {
+  const say = async (typed, me = false) => {
     const { channel, thread } = place();
     const addressed = mention && addressable(store.channels.get(channel));
     const { message, events } = await request("POST", "/control/messages", {
       text: typed,
+      me,
       channel,
       thread_ts: thread || null,
       user: store.user,

@@ -59,7 +59,8 @@ def bot_info(call: Call, slack: Slack) -> JSON:
     for channel in slack.workspace.channels.values():
         for message in channel.messages.values():
             if message.bot_id == bot_id:
-                return {"bot": found | {"name": message.username}}
+                profile = message.sender.get("bot_profile", {"name": message.username})
+                return {"bot": found | {"name": profile["name"]}}
     raise ApiError("bot_not_found")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 JSON = dict[str, Any]
+SLACKBOT = "USLACKBOT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class Message:
     client_msg_id: str | None = None
     username: str | None = None
     bot_id: str | None = None
-    """The bot of another app that wrote it; ``None`` for people and for the app's own messages."""
+    """The bot of another app that wrote it, or through which a person did."""
+    sender: JSON = field(default_factory=dict)
+    """What else Slack says of that app, or of the workflow."""
     edited_ts: str | None = None
     visible_to: str | None = None
     """The only user who sees an ephemeral message; ``None`` for any other."""

@@ -27,10 +27,12 @@ def message_json(workspace: Workspace, message: Message, *, metadata: bool = Fal
         "thread_ts": message.thread_ts,
         "parent_user_id": parent.user if message.is_reply and parent else None,
         "username": message.username,
+        "root": message_json(workspace, parent) if message.subtype == "thread_broadcast" and parent else None,
         "metadata": message.metadata if metadata else None,
         "streaming_state": _streaming_state(message),
         "edited": {"user": message.user, "ts": message.edited_ts} if message.edited_ts else None,
         "reactions": reactions_json(message),
+        **message.sender,
         **_app_fields(author, message),
         **_thread_fields(workspace, message),
     }

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from surelane_dev.simulator.workspace.model import (
     JSON,
+    SLACKBOT,
     Change,
     Channel,
     Deleted,
@@ -151,7 +152,7 @@ class Workspace:
             pass  # of a partner
         message = Message(channel.id, ts, user, text, **fields)
         message.team = self.team_id if channel.shared else None
-        if not message.by_app and message.bot_id is None:
+        if not (message.by_app or message.bot_id or message.user == SLACKBOT):
             message.client_msg_id = str(uuid4())
         self._join_thread(channel, message)
         channel.messages[message.ts] = message

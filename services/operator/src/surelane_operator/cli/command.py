@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from surelane import __version__
 from surelane.calls import Connection
+from surelane.encryption.keys import SETTING as KEYS
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
@@ -24,7 +25,7 @@ from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
-from surelane_operator.cli.session import Database, ExitCode, Json, run
+from surelane_operator.cli.session import DATABASES, Database, ExitCode, Json, failed, run
 from surelane_operator.cli.shards import run_each
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
@@ -32,6 +33,7 @@ from surelane_operator.doctor.server import connected, needs
 from surelane_operator.moving import move
 from surelane_operator.rehearsing import KIND, rehearse
 from surelane_operator.shards import SETTING, known
+from surelane_service.common.secret_files import SecretFileError, take_secrets
 
 _STYLES = {
     Level.OK: "green",
@@ -118,6 +120,10 @@ def main(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(ExitCode.USAGE)
+    try:
+        take_secrets((*DATABASES, KEYS, SETTING))
+    except SecretFileError as error:
+        raise failed(str(error), ExitCode.USAGE) from None
     if shard is not None:
         raise typer.Exit(run_each(shard))
     context.with_resource(acting_as(name or this_user(), "command"))

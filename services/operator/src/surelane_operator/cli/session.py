@@ -47,7 +47,7 @@ DEVELOPMENT_URL = "operator-url"
 """The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command.
 
 A second line has the event types of the app's manifest, where there is one."""
-_DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
+DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
 def development() -> str:
@@ -75,7 +75,7 @@ Database = Annotated[
     Option(
         default_factory=development,
         show_default=False,
-        envvar=_DATABASES,
+        envvar=DATABASES,
         help="The database's libpq URI, for a member of agent_operator. Default: the one of `surelane dev` here.",
         show_envvar=True,
     ),
@@ -117,7 +117,7 @@ def _sealing(connection: Connection) -> Sealing:
 
 def known_kinds(incomplete: str) -> list[str]:
     """Return the kinds that a shell may complete to: none where the database does not answer soon."""
-    dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None) or _told()
+    dsn = next((os.environ[name] for name in DATABASES if os.environ.get(name)), None) or _told()
     try:
         found = asyncio.run(_connected(dsn, lambda changes, _: changes.kinds(), 2)) if dsn else []
     except (SurelaneError, *DRIVER_ERRORS, ValueError):

@@ -11,6 +11,7 @@ import asyncpg
 from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
+from surelane_operator.times import read_any_time
 from surelane_service.common.connecting import connect
 from surelane_service.common.needs import answered
 from surelane_service.compatibility import unfit
@@ -67,6 +68,8 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
             statement_cache_size=0,
         )
     try:
+        with translating():
+            await read_any_time(connection)
         yield connection
     finally:
         await connection.close(timeout=2)

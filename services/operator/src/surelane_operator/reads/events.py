@@ -62,10 +62,16 @@ def words_of(text: str) -> list[str]:
 def parsed(row: Row) -> dict[str, Any]:
     """Return a row as a dictionary, with its JSON parsed."""
     parsed = {"payload", "errors", "result", "changes"}
-    return {
+    event = {
         name: read_json(value) if name in parsed and isinstance(value, str) else value
         for name, value in row.items()
     }
+    # What somebody wrote by hand may have another shape: that must not hide the event.
+    shapes: dict[str, type] = {"errors": dict, "changes": dict, "claimed": datetime}
+    for name in event.keys() & shapes:
+        given = event[name] if isinstance(event[name], list) else []
+        event[name] = [each for each in given if isinstance(each, shapes[name])]
+    return event
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,8 @@ class Reads(Measured):
         if texts:
             for event in events:
                 latest = await self.sealing.shown_errors(event.pop("errors"), Place(event["id"], ERROR))
-                event["error"] = latest[0]["message"][:LONGEST_LISTED] if latest else None
+                said = (latest[0].get("message") or latest[0].get("type")) if latest else None
+                event["error"] = None if said is None else str(said)[:LONGEST_LISTED]
             if told := [event["id"] for event in events if event["error"]]:
                 async with self.audit.keeping("look at errors", detail=some(told)):
                     pass

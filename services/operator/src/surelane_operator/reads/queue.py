@@ -123,7 +123,9 @@ class Kind(BaseModel):
     ordered: bool = Field(description="commands and interactions: whether they keep their thread's order")
     handled_at: datetime | None = Field(description="when a worker that handled it last retired")
     failed: int = Field(description="events that failed in the last day, up to 1,000")
-    counts: Counts | None = Field(description="null: not measured yet")
+    counts: Counts | None = Field(
+        description="null: not measured yet, or with more than 500 kinds counted among the others"
+    )
     limit: KindLimit | None
     workers: list[str] = Field(description="the live workers that handle it")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -156,7 +156,8 @@ def _rescued(event: Mapping[str, Any]) -> bool:
 def moment_of(text: object) -> datetime | None:
     """Return a time that JSON holds; ``None``: it holds none."""
     try:
-        return datetime.fromisoformat(str(text))
+        moment = datetime.fromisoformat(str(text))
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except ValueError:
         return None
 
@@ -202,7 +203,7 @@ def _rerun(change: Mapping[str, Any]) -> str:
 
 
 def _difference(change: Mapping[str, Any]) -> str:
-    before, after = change.get("from") or {}, change.get("to") or {}
+    before, after = (value if isinstance(value := change.get(name), dict) else {} for name in ("from", "to"))
     names = [*before, *(name for name in after if name not in before)]
     return ", ".join(f"{name}: {before.get(name, '-')} → {after.get(name, '-')}" for name in names)
 

@@ -21,6 +21,7 @@ from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Run, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
+from surelane_worker.handling.room import FileRoom
 from surelane_worker.handling.steps import Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
 from surelane_worker.handling.versions import FIRST
@@ -51,6 +52,7 @@ class Services:
     installs: Refresher | None
     sealing: Sealing
     metrics: Metrics
+    file_room: FileRoom
 
 
 class Stoppable(Protocol):

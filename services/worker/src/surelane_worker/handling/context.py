@@ -14,7 +14,7 @@ from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, Body, Parts, answer_text
 from surelane_worker.handling.asks import Answer, People
 from surelane_worker.handling.attempt import Attempt
-from surelane_worker.handling.children import run_child
+from surelane_worker.handling.children import IfFailed, run_child
 from surelane_worker.handling.outcomes import Anew, FanOut, Pause
 from surelane_worker.handling.progress import set_tags
 from surelane_worker.handling.shapes import Call, StepMismatchError
@@ -155,9 +155,9 @@ class Context:
 
         Raises:
             StepError: the function has failed. If the handler goes on, later attempts raise it here again. So they do
-                in any case if the result is not JSON or has more than a million bytes.
-            StepMismatchError: the step does not fit what is stored under its name, or another task runs one of that
-                name.
+                in any case if the result is not JSON or has more than 16 million bytes.
+            StepMismatchError: the step does not fit what is stored under its name, another task runs one of that
+                name, or its function is annotated with a type that JSON cannot hold.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
         call = Call(function, arguments, named, retries, backoff, timeout)
@@ -336,6 +336,7 @@ class Context:
         priority: Priority = 1,
         max_attempts: int | None = None,
         group_key: str | None = None,
+        if_failed: IfFailed = "cancel",
         blocking: bool = False,
     ) -> Coroutine[Any, Any, Any]: ...
 
@@ -348,6 +349,7 @@ class Context:
         priority: Priority = 1,
         max_attempts: int | None = None,
         group_key: str | None = None,
+        if_failed: IfFailed = "cancel",
         blocking: bool = False,
     ) -> Any:
         """Start a job of a kind as a child, and suspend the handler until it has ended; return its result.
@@ -359,6 +361,8 @@ class Context:
             what: the child's kind, or a coroutine.
             payload, priority, max_attempts, group_key: the child's.
             key: names the child among several of one kind, such as the item that it is for.
+            if_failed: what becomes of a child that lives where the handler's event fails, expires or is cancelled:
+                ``cancel`` it, and undo once it has ended; ``await`` its end first; ``leave`` it alone.
             blocking: as for :meth:`sleep`. Not with the event's own group: each would wait for the other.
 
         Raises:
@@ -368,6 +372,6 @@ class Context:
         if isinstance(what, str):
             given = {} if payload is None else payload
             child = Job(what, given, max_attempts=max_attempts, priority=priority, group_key=group_key)
-            return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
+            return run_child(lambda: self._attempt.steps, child, key, if_failed=if_failed, blocking=blocking)
         called = self._attempt.called(what, threading.get_ident())
         return asyncio.run_coroutine_threadsafe(called, self._attempt.services.loop).result()

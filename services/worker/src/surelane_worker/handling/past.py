@@ -21,6 +21,8 @@ Tasks = AbstractSet[asyncio.Task[Any] | None]
 
 UNDO = "undo "
 """What stands before the name of an undo."""
+LARGE = 100_000
+"""Bytes of a step's result, above which it is read only once the handler asks for it."""
 PATCH = "patched "
 """Begins the names under which answers of ``ctx.patched`` are stored. They have no place among the steps."""
 
@@ -53,10 +55,10 @@ class Past:
         event, engine = self._fence.event, self._fence.engine
         if event.claim == 1 and event.notes is None:
             return {}
-        steps = await self._fence.patiently(engine.read_steps, event.id)
+        steps = await self._fence.patiently(engine.read_steps, event.id, LARGE)
         if any(step.sort == "sleep" and step.done and step.result == "false" for step in steps):
             await self._fence.send(engine.end_sleeps)
-            steps = await self._fence.patiently(engine.read_steps, event.id)
+            steps = await self._fence.patiently(engine.read_steps, event.id, LARGE)
         return {Key(step.name, step.nth): step for step in steps}
 
     async def get(self, key: Key) -> StoredStep | None:
@@ -64,6 +66,15 @@ class Past:
         found = (await self.all()).get(key)
         self._ahead.pop(key, None)
         return found
+
+    async def result(self, key: Key) -> str:
+        """Return the stored result of a step that has one, as JSON text. A large one is read now, each time."""
+        found = (await self.all())[key].result
+        if found is not None:
+            return found
+        return await self._fence.patiently(
+            self._fence.engine.step_result, self._fence.event.id, key.name, key.nth
+        )
 
     def ask(self, key: Key, *, new: bool) -> None:
         """Note that the current task asks for a step or a wait. Refuse a ``new`` one if the run was past this point."""

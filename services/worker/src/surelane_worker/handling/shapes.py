@@ -5,19 +5,24 @@ import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from surelane.json_text import read_json
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.outcomes import Pause, backoff_of, duration
 
-MOST_BYTES = 1_000_000
+MOST_BYTES = 16_000_000
 """Of a step's result, as JSON in UTF-8."""
+_WRITTEN = str, int, float, list, tuple, dict
+"""Classes whose subclasses JSON can hold, also where pydantic does not know them."""
+_UNWRITTEN = bytes, bytearray, memoryview, type, Callable
+"""Types that pydantic knows, and that JSON cannot hold. Bytes may be UTF-8, or not."""
 
 
 class StepMismatchError(Exception):
@@ -32,21 +37,35 @@ class StepResultError(StepMismatchError):
 class Shape:
     """How a function is called, and how its result becomes JSON and is read again.
 
-    ``adapter`` reads and writes the annotated type of the result, if there is one. Only coroutine functions are async.
+    ``adapter`` reads and writes the annotated type of the result, if there is one. ``unstorable`` is the type in it
+    that JSON cannot hold. Only coroutine functions are async. A result that is not ``kept`` may be anything.
     """
 
     is_async: bool
     adapter: TypeAdapter[Any] | None
+    unstorable: str | None
+    kept: bool = True
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Shape":
         plain = function
         while isinstance(plain, partial):
             plain = plain.func
-        return cls(inspect.iscoroutinefunction(plain), _adapter(plain))
+        annotated = _annotated(plain)
+        return cls(inspect.iscoroutinefunction(plain), _adapter(annotated), _unstorable(annotated))
+
+    def check(self, key: Key) -> None:
+        """Refuse a function whose annotation says that its result cannot be stored, before it is called."""
+        if self.kept and self.unstorable is not None:
+            raise StepMismatchError(
+                f"step {key} returns {self.unstorable}, as its function is annotated, which JSON cannot hold: return"
+                " plain values, a dataclass or a pydantic model, such as a text in Base64 for bytes"
+            )
 
     def text(self, key: Key, result: object) -> str:
         """Return a result as JSON. Refuse what JSON cannot hold, and what is too large."""
+        if not self.kept:
+            return "null"
         try:
             if self.adapter is not None:
                 text = self.adapter.dump_json(result, warnings="error").decode()
@@ -107,12 +126,38 @@ class Call:
             return await result if inspect.isawaitable(result) else result
 
 
-def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
+def _annotated(function: Callable[..., Any]) -> Any:
+    """Return the annotated type of a function's result; ``Any`` if it is not known."""
     try:
-        annotated = get_type_hints(function, include_extras=True).get("return", Any)
+        return get_type_hints(function, include_extras=True).get("return", Any)
+    except Exception:  # noqa: BLE001 - it may name anything, and nothing that exists
+        return Any
+
+
+def _adapter(annotated: Any) -> TypeAdapter[Any] | None:
+    try:
         return None if annotated in (Any, object, type(None), None) else _adapter_of(annotated)
-    except Exception:  # noqa: BLE001 - it may name anything, nothing that exists, or no type that pydantic knows
+    except Exception:  # noqa: BLE001 - it may be no type that pydantic knows
         return None
+
+
+def _unstorable(annotated: Any) -> str | None:
+    """Return the name of the type, or of the one inside it, that says that a result cannot be stored."""
+    plain = get_origin(annotated) or annotated
+    if plain is Annotated:  # which may say how it is written
+        return None
+    if plain in (*_UNWRITTEN, get_origin(Callable[[], Any])):
+        return str(getattr(plain, "__name__", plain))
+    if inside := get_args(annotated):
+        return next(filter(None, map(_unstorable, inside)), None)
+    if not inspect.isclass(plain) or issubclass(plain, _WRITTEN) or inspect.isabstract(plain):
+        return None
+    with suppress(Exception):  # such as of a model that is not complete yet
+        try:
+            _adapter_of(annotated)
+        except PydanticSchemaGenerationError:
+            return None if getattr(plain, "_is_protocol", False) else str(plain.__name__)
+    return None
 
 
 @lru_cache(maxsize=1000)

@@ -139,6 +139,7 @@ class Steps:
     async def undo(self, name: str, call: Call) -> None:
         """See :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
+        call.shape = replace(call.shape, kept=False)
         self.undos.append((key, call))
         with self._asking(key, "step"):
             if await self.stored(key, "step") is None:
@@ -190,8 +191,9 @@ class Steps:
                 if stored is not None and stored.ended:
                     if not stored.done:
                         raise _error(key, stored.tried["error"])
-                    return call.shape.read(key, stored.result or "null")
+                    return call.shape.read(key, await self.past.result(key))
                 await self._stop()
+                call.shape.check(key)
                 await self.flow.turn(key)
                 await self.finalize()
                 self._calls[key] = asyncio.current_task()
@@ -235,10 +237,9 @@ class Steps:
             await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
 
     async def _refused(self, key: Key, hashed: str | None, error: Exception, began: float) -> StepError:
-        """Fail a step for good: its function did its work, and would return the same again."""
+        """Fail a step for good, in one statement: its function did its work, and would return the same again."""
         record = failure_record(error, self.fence.event.attempts)
-        await self._store(key, hashed, None, [record], began)
-        await self._store_end(End(key, "step", hashed, began, cut=False))
+        await self._store(key, hashed, None, [record], began, final=True)
         return _error(key, record)
 
     async def finalize(self) -> None:
@@ -281,12 +282,20 @@ class Steps:
         except asyncio.CancelledError:
             if late:
                 with suppress(Exception):
-                    await self._store(key, call.hashed, call.shape.text(key, late[-1]), errors, began)
+                    await self._keep(key, call, late[-1], errors, began)
             raise
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
         return call.shape.text(key, result)
+
+    async def _keep(self, key: Key, call: Call, result: object, errors: Errors, began: float) -> None:
+        try:
+            text = call.shape.text(key, result)
+        except StepResultError as error:
+            await self._refused(key, call.hashed, error, began)
+        else:
+            await self._store(key, call.hashed, text, errors, began)
 
     def running(self) -> set[asyncio.Task[Any]]:
         """Return the tasks in which steps run, but the current one."""
@@ -418,12 +427,14 @@ class Steps:
         text: str | None,
         errors: Errors,
         began: float,
+        *,
+        final: bool = False,
     ) -> None:
         async with self._storing:  # what was cut off before ended before
             for end in [end for end in self._ends if end.cut and not self.flow.over]:
                 await self._store_end(end)
         took, in_order = timedelta(seconds=time.perf_counter() - began), self.past.in_order(key)
-        step = key.name, key.nth, hashed, text, json.dumps(errors), took, False, in_order
+        step = key.name, key.nth, hashed, text, json.dumps(errors), took, final, in_order
         await self.fence.send(self.fence.engine.store_step, *step)
         self.progressed = self.progressed or text is not None
 

@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from surelane_worker.handling.attempt import Attempt
+from surelane_worker.handling.children import end_children
 from surelane_worker.handling.outcomes import Undone
+from surelane_worker.handling.past import UNDO
 from surelane_worker.handling.shapes import StepMismatchError
 from surelane_worker.handling.steps import NO_FAILURES, StepError
 
@@ -20,14 +22,20 @@ class UndoError(Exception):
     """The handler no longer gets to an undo that it registered."""
 
 
-async def undo(attempt: Attempt, replay: Awaitable[object], most: int, is_last: Callable[[], bool]) -> Undone:
+async def undo(
+    attempt: Attempt, replay: Callable[[], Awaitable[object]], most: int, is_last: Callable[[], bool]
+) -> Undone:
     """Await ``replay``, the handler that stops, and run its undos, each of them although a later one failed.
+
+    Its children end first. A handler without undos is here for them alone, and is not called.
 
     A failed one is tried again in further attempts, ``most`` times in all. ``is_last``: whether no attempt follows.
     """
-    stopped = await _stopped(attempt, replay)
     steps = attempt.steps
+    has_undos = any(key.name.startswith(UNDO) for key in await steps.past.all())
+    stopped = await _stopped(attempt, replay()) if has_undos else None
     lost = await steps.begin_undos()
+    await end_children(steps)
     failed: Exception | None = None
     for key, call in reversed(steps.undos):
         stored = await steps.stored(key, "step")

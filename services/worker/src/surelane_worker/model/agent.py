@@ -38,6 +38,7 @@ class Agent(Setup):
         next run after a person's approval, comes to the same place without asking the model or calling a tool again.
         The answer and the usage are returned for history.
         """
+        from surelane_worker.model.client import model_of, times_in_memory  # noqa: PLC0415 - likewise
         from surelane_worker.model.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
         from surelane_worker.model.voice import Voice  # noqa: PLC0415 - likewise
@@ -47,13 +48,15 @@ class Agent(Setup):
         text = event.text[:LONGEST_QUESTION]
         asked = quoted(voice.place.user, text) + looked_at(event)
         last = attempt_of(ctx).attempts >= (event.max_attempts or ctx.settings.max_attempts)
-        files = Attached(ctx, asked, await referred(event, ctx, last=last), last=last)
+        references = await referred(event, ctx, last=last)
+        times, room = times_in_memory(model_of(ctx.settings, self.model)), attempt_of(ctx).services.file_room
+        files = Attached(ctx, asked, references, room, times, last)
         run = Run(self, ctx, event, voice, files)
         try:
             answer = await run.answer(asked, said)
         except StoppedError as stopped:
             await voice.say(str(stopped))
-            return run.report(None, stopped=str(stopped))
+            return run.report(stopped.answer, stopped=str(stopped))
         except RefusedError as error:
             await voice.say(REFUSED)
             return Discard(str(error))
@@ -64,6 +67,8 @@ class Agent(Setup):
             if error.after:
                 return Retry(error.after, str(error))
             raise
+        finally:
+            files.close()
         return run.report(answer)
 
     def check(self, settings: WorkerSettings) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pydantic import SecretStr
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import (
@@ -15,19 +15,27 @@ from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelHTTPError,
     ModelQuotaExceededError,
+    ModelRequestRejectedError,
     UserError,
 )
 from pydantic_ai.messages import ModelMessage
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, infer_model
+from pydantic_ai.models import (
+    Model,
+    ModelRequestParameters,
+    StreamedResponse,
+    create_async_httpx2_client,
+    infer_model,
+)
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
-from pydantic_ai.providers import infer_provider_class
+from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
 from surelane.errors import SettingsError
+from surelane_worker.model.carried import fill
 from surelane_worker.model.errors import RefusedError, UnavailableError
 from surelane_worker.model.setup import NAME
 from surelane_worker.worker_settings import WorkerSettings
@@ -38,6 +46,17 @@ LONGEST_WAIT = 3600.0
 """Most seconds that a model's server may ask to wait."""
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may succeed."""
+FINAL_CODES = ("empty_", "image_", "invalid_", "unsupported_")
+"""How codes of errors without a status begin, in the middle of a response, that the same request has each time."""
+CARRYING = frozenset(
+    """
+    alibaba anthropic azure cerebras deepseek fireworks google litellm meta moonshotai nebius ollama openai openai-chat
+    openai-responses openrouter ovhcloud sambanova together vercel vllm zai
+    """.split()  # noqa: SIM905 - a list literal would fill a page
+)
+"""Providers that take an HTTP client of ours, which sends files in pieces."""
+WHOLE = 8
+"""How often a file is in memory where a client cannot send it in pieces."""
 SHORTEST_SECRET = 8
 SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """How names of variables end whose values no error may quote, because providers read their keys there."""
@@ -46,9 +65,10 @@ SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 class NamedModel(WrapperModel):
     """A model that stores its name with each response. So a chain's response says which model answered."""
 
-    def __init__(self, wrapped: Model, name: str) -> None:
+    def __init__(self, wrapped: Model, name: str, *, carries: bool) -> None:
+        """``carries``: whether its HTTP client sends files in pieces."""
         super().__init__(wrapped)
-        self._name = name
+        self._name, self.carries = name, carries
 
     @asynccontextmanager
     async def request_stream(
@@ -87,20 +107,39 @@ def names_of(names: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _chain(names: str, url: str | None, key: SecretStr | None) -> Model:
-    models = [NamedModel(_model(name, url, key), name) for name in names_of(names)]
+    models = [_model(name, url, key) for name in names_of(names)]
     return models[0] if len(models) == 1 else FallbackModel(*models)
 
 
-def _model(name: str, url: str | None, key: SecretStr | None) -> Model:
+def times_in_memory(model: Model) -> int:
+    """Return how often a file is in memory while a model of :func:`model_of` is asked about it."""
+    models = model.models if isinstance(model, FallbackModel) else [model]
+    return 1 if all(isinstance(each, NamedModel) and each.carries for each in models) else WHOLE
+
+
+def _model(name: str, url: str | None, key: SecretStr | None) -> NamedModel:
     if url is not None and not _names_provider(name):
-        client = AsyncOpenAI(base_url=url, api_key="none" if key is None else key.get_secret_value())
+        http = DefaultAsyncHttpxClient(event_hooks={"request": [fill]})
+        secret = "none" if key is None else key.get_secret_value()
+        client = AsyncOpenAI(base_url=url, api_key=secret, http_client=http)
         # Servers other than OpenAI's may refuse the parts of the protocol that are new.
         profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
-        return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client), profile=profile)
+        provider = OpenAIProvider(openai_client=client)
+        return NamedModel(OpenAIChatModel(name, provider=provider, profile=profile), name, carries=True)
+    carries = name.partition(":")[0] in CARRYING
     try:
-        return infer_model(name)
+        return NamedModel(
+            infer_model(name, _provider) if carries else infer_model(name), name, carries=carries
+        )
     except (UserError, ImportError, ValueError) as error:
         raise SettingsError(f"the model {name!r} cannot be used: {error}") from error
+
+
+def _provider(name: str) -> Provider[Any]:
+    client = create_async_httpx2_client()
+    client.event_hooks = {"request": [fill]}
+    make: Any = infer_provider_class(name)
+    return make(http_client=client)  # type: ignore[no-any-return]
 
 
 def _names_provider(name: str) -> bool:
@@ -134,21 +173,28 @@ def failure(error: ModelAPIError | FallbackExceptionGroup) -> UnavailableError |
 
 
 def _failure(error: ModelAPIError) -> UnavailableError | RefusedError:
-    if not isinstance(error, ModelHTTPError):
+    """Return what an error means, before a response or in the middle of one. One in the middle may have no status."""
+    status = error.status_code if isinstance(error, ModelHTTPError) else None
+    if status is None and not (error.body or error.provider_error_code):
         return UnavailableError(f"the model's server cannot be reached: {type(error).__name__}")
     body = error.body if isinstance(error.body, Mapping) else {}
     inner = body.get("error")
     inner = inner.get("message") if isinstance(inner, Mapping) else inner
-    text = str(body.get("message") or inner or error.body or "")
+    text = str(body.get("message") or inner or error.body or error.message)
     for secret in _secrets():
         text = text.replace(secret, "…")
-    said = f"the model's server answers {error.status_code}: {text}"[:LONGEST_REASON]
-    if isinstance(error, ModelQuotaExceededError):
+    said = f"the model's server answers {status or 'an error'}: {text}"[:LONGEST_REASON]
+    if isinstance(error, ModelQuotaExceededError) or not _is_passing(error, status):
         return RefusedError(said)
-    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status_code in PASSING:
-        after = None if error.retry_after is None else min(max(error.retry_after, 0.0), LONGEST_WAIT)
-        return UnavailableError(said, after)
-    return RefusedError(said)
+    after = None if error.retry_after is None else min(max(error.retry_after, 0.0), LONGEST_WAIT)
+    return UnavailableError(said, after)
+
+
+def _is_passing(error: ModelAPIError, status: int | None) -> bool:
+    if status is None:
+        final = isinstance(error, ModelRequestRejectedError)
+        return not (final or (error.provider_error_code or "").startswith(FINAL_CODES))
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in PASSING
 
 
 def _secrets() -> Sequence[str]:

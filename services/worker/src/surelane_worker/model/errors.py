@@ -19,4 +19,9 @@ class RefusedError(ModelError):
 
 
 class StoppedError(ModelError):
-    """The turn ends here: it has used what it may use, or a guard refuses. The message is for people."""
+    """The turn ends here: it has used what it may use, or a guard or the model refuses. The message is for people."""
+
+    def __init__(self, message: str, answer: str | None = None) -> None:
+        """``answer``: what the model has said of its answer."""
+        super().__init__(message)
+        self.answer = answer

@@ -1,9 +1,12 @@
 """What people attach to a message, for the model, and a tool that attaches a file to the answer.
 
-References alone are stored. The bytes are read from Slack where the model must be asked, once per attempt.
+References alone are stored. The bytes are read from Slack where the model must be asked, while there is room for them.
 """
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NotRequired, TypedDict
 
@@ -16,8 +19,10 @@ from yarl import URL
 from surelane.events import Event
 from surelane.slack import object_in, text_in
 from surelane.text import typed
-from surelane_service.outbound import bounded
+from surelane_service.outbound import received
 from surelane_worker.handling.context import Context, attempt_of
+from surelane_worker.handling.room import FileRoom
+from surelane_worker.model.carried import forget, marked
 from surelane_worker.model.errors import UnavailableError
 from surelane_worker.slack.client import is_at, origin_of, slack_error, unknown_whether_done
 from surelane_worker.worker_settings import WorkerSettings
@@ -28,6 +33,8 @@ TOO_LARGE = f"it has more than {LARGEST:,} bytes"
 LONGEST_TEXT = 50_000
 """Characters of a text file that the model gets. The rest is cut."""
 LONGEST_NAME = 200
+LONGEST_WAIT = 300.0
+"""Seconds that a turn waits for other turns' files to leave the memory. Then the attempt fails."""
 IMAGES_AND_PDF = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
 TEXTS = frozenset({"application/json", "application/xml", "application/yaml", "application/javascript"})
 """The types of texts beside ``text/…``."""
@@ -176,18 +183,45 @@ class Attached:
     ctx: Context
     asked: str
     references: Sequence[Reference]
+    room: FileRoom
+    """Where they are while the model is asked."""
+    times: int = 1
+    """How often a file is in memory then."""
     last: bool = False
     """Whether no further attempt is left."""
     _content: list[UserContent] = field(default_factory=list)
+    _use: ExitStack = field(default_factory=ExitStack)
 
-    async def beside(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        """Return the messages for the model with the files beside the question."""
+    @asynccontextmanager
+    async def beside(self, messages: list[ModelMessage]) -> AsyncIterator[list[ModelMessage]]:
+        """Yield the messages for the model with the files beside the question.
+
+        Raises:
+            UnavailableError: a later attempt may read the files, or have room for them.
+        """
         if not self.references:
-            return messages
-        if not self._content:
-            read = [part for each in self.references for part in await self.read(each)]
-            self._content = [self.asked, *read]
-        return [self._with_files(each) if isinstance(each, ModelRequest) else each for each in messages]
+            yield messages
+            return
+        if (taken := self.room.resume(self._drop)) is None:
+            taken = await self._read_all()
+        with self._use:
+            self._use.callback(self.room.rest, self._drop, taken)
+            yield [self._with_files(each) if isinstance(each, ModelRequest) else each for each in messages]
+
+    def sent(self) -> None:
+        """Let others have the room from now on: the model's server has the files, and begins to answer."""
+        if self.times == 1:
+            self._use.close()
+
+    def close(self) -> None:
+        """Forget the files: the attempt ends."""
+        self.room.leave(self._drop)
+
+    def _drop(self) -> None:
+        for each in self._content:
+            if self.times == 1 and isinstance(each, BinaryContent):
+                forget(each)
+        self._content = []
 
     def _with_files(self, request: ModelRequest) -> ModelRequest:
         parts = [
@@ -198,8 +232,44 @@ class Attached:
         ]
         return replace(request, parts=parts)
 
-    async def read(self, file: Reference) -> list[UserContent]:
-        """Return a file, or why the model does not get it.
+    async def _read_all(self) -> int:
+        """Read the files into memory once there is room for all that fit. Return how much of it they take."""
+        taken, most = 0, self.room.most // self.times
+        references = list[Reference]()
+        for file in self.references:
+            size = 0 if file["why"] else file.get("size", LARGEST)
+            too_large = f"the file is too large: those of a message may have {most:,} bytes together"
+            references.append(file | {"why": too_large} if taken + size > most else file)
+            taken += size if taken + size <= most else 0
+        await self._wait(taken * self.times)
+        self._content, used = [self.asked], 0
+        try:
+            for file in references:
+                parts, length = await self.read(file)
+                self._content += parts
+                used += length
+        except BaseException:
+            self._drop()
+            self.room.give(taken * self.times)
+            raise
+        self.room.give((taken - used) * self.times)
+        return used * self.times
+
+    async def _wait(self, size: int) -> None:
+        """Wait for room. The log, and so the trace, says so if it takes a second or more."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(LONGEST_WAIT):
+                await self.room.take(size)
+        except TimeoutError:
+            raise UnavailableError(
+                f"no room for {size:,} bytes of files: others take SURELANE_FILE_MEMORY"
+            ) from None
+        if (waited := time.monotonic() - began) >= 1:
+            self.ctx.log.info("files waited for memory", bytes=size, seconds=round(waited, 1))
+
+    async def read(self, file: Reference) -> tuple[list[UserContent], int]:
+        """Return a file, or why the model does not get it, and the bytes that stay in memory.
 
         Raises:
             UnavailableError: Slack is out, and a later attempt may read it.
@@ -208,12 +278,17 @@ class Attached:
             data = await self._bytes(file)
         except UnreadError as error:
             self.ctx.log.warning("file not read", file=file["id"], type=file["type"], why=str(error))
-            return [f"(The file {file['name']} was not read: {error}.)"]
+            return [f"(The file {file['name']} was not read: {error}.)"], 0
         if _is_text(file["type"]):
-            return [f"The file {file['name']}:\n{data.decode(errors='replace')[:LONGEST_TEXT]}"]
-        return [f"The file {file['name']}:", BinaryContent(data, media_type=file["type"])]
+            return [f"The file {file['name']}:\n{data.decode(errors='replace')[:LONGEST_TEXT]}"], 0
+        kept = (
+            marked(data, file["type"])
+            if self.times == 1
+            else BinaryContent(bytes(data), media_type=file["type"])
+        )
+        return [f"The file {file['name']}:", kept], len(data)
 
-    async def _bytes(self, file: Reference) -> bytes:
+    async def _bytes(self, file: Reference) -> bytearray:
         """Return a file's bytes.
 
         Raises:
@@ -230,7 +305,7 @@ class Attached:
             why = str(error)
         raise UnreadError("Slack did not send all of it") if self.last else UnavailableError(why)
 
-    async def _downloaded(self, file: Reference) -> tuple[bytes, str]:
+    async def _downloaded(self, file: Reference) -> tuple[bytearray, str]:
         """Return a file's bytes and their type, as Slack answers."""
         client = self.ctx.slack.client
         assert client.session is not None  # noqa: S101 - slack_clients sets it
@@ -242,12 +317,12 @@ class Attached:
                 raise UnavailableError(f"a file cannot be read now: Slack answered {response.status}")
             if response.status != 200:
                 raise UnreadError(SIGN_IN if 300 <= response.status < 400 else "Slack did not give it")
-            if (data := await bounded(response, LARGEST)) is None:
+            if (data := await received(response, LARGEST)) is None:
                 raise UnreadError(TOO_LARGE)
             return data, response.content_type
 
 
-def _checked(file: Reference, data: bytes, sort: str) -> bytes:
+def _checked(file: Reference, data: bytearray, sort: str) -> bytearray:
     """Return a file's bytes if they are the file. Without the right to read it, Slack shows a page to sign in."""
     size = file.get("size", len(data))
     if sort == "text/html" and (file["type"] != sort or len(data) != size):

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from secrets import token_hex
@@ -25,18 +25,12 @@ from pydantic_ai.exceptions import (
     UnexpectedModelBehavior,
 )
 from pydantic_ai.messages import (
-    BinaryContent,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
-    ModelResponseStreamEvent,
-    PartDeltaEvent,
-    PartStartEvent,
     TextPart,
-    TextPartDelta,
     ToolCallPart,
-    ToolCallPartDelta,
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
@@ -57,25 +51,23 @@ from surelane_worker.handling.steps import StepError
 from surelane_worker.model.accounts import Accounts
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of, request_settings
+from surelane_worker.model.endings import Length, check_end, stored_form, with_own_ids
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.feedback import below
 from surelane_worker.model.files import Attached
+from surelane_worker.model.results import LONGEST_RESULT, result_shortened
 from surelane_worker.model.servers import Bearer, Server, servers
 from surelane_worker.model.setup import NAME, Setup
 from surelane_worker.model.shown import safe_name, shown_arguments
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tracing import traced, within_tool
-from surelane_worker.model.transcript import Transcript, transcript
-from surelane_worker.model.voice import Speech, Voice
+from surelane_worker.model.transcript import transcript
+from surelane_worker.model.voice import Voice
 from surelane_worker.slack.client import ThreadGoneError
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.tokens import owner_fields
 
-LONGEST_RESPONSE = 50_000
-"""Characters of one response of a model, text and arguments together."""
-LONGEST_RESULT = 50_000
-"""Characters of a tool's result that the model gets. The rest is cut."""
 LONGEST_ARGUMENTS = 20_000
 """Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
 AT_ONCE = 0.1
@@ -190,14 +182,16 @@ class Run:
         demanded = server.must_have(name)
         # What runs with a person's account is approved by that person alone.
         by = self.voice.place.user or [] if server.account else server.by
-        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded, by)
+        bound = partial(server.bound, name)
+        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded, by, bound)
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
         """Return the model's next response, from a step, for which ``ask`` gets it."""
         self._check_limits()
-        (response,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
-        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
+        (stored,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
+        assert isinstance(stored, ModelResponse)  # noqa: S101 - it is what ask returned
+        response = with_own_ids(stored)
         usage, used = self.usage, self._used(response)
         self.answered = used.model
         self.cost += used.cost
@@ -209,6 +203,7 @@ class Run:
         if self.agent.guard is not None and (text := response.text):
             await self._check("answer", text)
             await self.voice.post(text, () if response.tool_calls else await below(*self._below))
+        check_end(response)
         return response
 
     async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -269,23 +264,22 @@ class Run:
         """Ask the model, say in Slack what it says, and return its response as JSON."""
         await self._check_budget()
         await self.voice.think()
-        messages = await self.files.beside(messages)
         try:
             async with (
+                self.files.beside(messages) as messages,
                 self.voice.speech(held=self.agent.guard is not None) as speech,
                 transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
                 traced(model).request_stream(messages, settings, given) as stream,
             ):
-                length = 0
+                self.files.sent()
+                length = Length()
                 async for event in stream:
-                    length += await _spoken(event, speech, None if self.agent.guard else kept)
-                    if length > LONGEST_RESPONSE:
-                        raise RefusedError(
-                            f"a response of the model has more than {LONGEST_RESPONSE:,} characters"
-                        )
+                    text = length.add(event)
+                    await speech.add(text)
+                    if kept is not None and self.agent.guard is None:
+                        kept.add(text)
                 response = stream.get()
-                if not (response.provider_details or {}).get("finish_reason"):
-                    raise UnavailableError("the model's response broke off")
+                stored = stored_form(response)
                 if speech.text and not response.tool_calls:
                     speech.below = await below(*self._below)
         except (ModelAPIError, FallbackExceptionGroup) as error:
@@ -293,8 +287,7 @@ class Run:
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
         await self._count(response)
-        # What the models before it in a chain answered may quote a key.
-        return ModelMessagesTypeAdapter.dump_python([replace(response, failed_attempts=None)], mode="json")
+        return stored
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
         """Return a tool's result, from a step. If it failed, the model gets the reason."""
@@ -306,7 +299,7 @@ class Run:
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
         else:
-            done = await self._step(f"{title} {place}", partial(self._called, name, function), arguments)
+            done = await self._step(f"{title} {place}", function, arguments)
         await self.voice.show(place, title, done)
         if "failed" in done:
             raise ToolFailed(done["failed"])
@@ -323,9 +316,17 @@ class Run:
         answer = result.get("answer") if isinstance(result, dict) else None
         return {"result": result_shortened(result if answer is None else answer)}
 
-    async def _called(self, name: str, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    async def called(
+        self,
+        name: str,
+        function: Any,  # noqa: ANN401
+        limit: float | None,
+        arguments: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Call a tool. Return its result, or what the model is told if it fails, or exceeds ``limit`` seconds."""
         tool = self.tools.get(name)
-        limit = None if tool is None or tool.timeout is None else duration(tool.timeout).total_seconds()
+        if tool is not None and tool.timeout is not None:
+            limit = duration(tool.timeout).total_seconds()
         try:
             with within_tool(name):
                 async with asyncio.timeout(limit):
@@ -338,7 +339,10 @@ class Run:
             if isinstance(error, ModelRetry | ToolFailed):
                 return {"failed": error.message[:LONGEST_RESULT]}
             self.ctx.log.warning("tool failed", tool=name, error=type(error).__name__)
-            return {"failed": f"{type(error).__name__}: {error}"[:LONGEST_RESULT]}
+            why = str(error) or (
+                f"no answer in {limit} s" if limit and isinstance(error, TimeoutError) else ""
+            )
+            return {"failed": f"{type(error).__name__}: {why}"[:LONGEST_RESULT]}
 
     async def approve(self, _: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults:
         """Ask in the thread about all calls that need approval, at once. The turn is suspended meanwhile."""
@@ -395,12 +399,13 @@ class StoredCalls(WrapperToolset[Any]):
     """Tools whose calls are steps.
 
     ``demanded``: names of tools that must be there, because they need approval. ``by``: who may approve calls of a
-    server's tools.
+    server's tools. ``bound``: the seconds that these may take.
     """
 
     run: Run
     demanded: frozenset[str] = frozenset()
     by: People = None
+    bound: Callable[..., float] | None = None
 
     async def __aenter__(self) -> Self:
         with outside():
@@ -408,7 +413,11 @@ class StoredCalls(WrapperToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
-        tools = await super().get_tools(ctx)
+        try:
+            async with asyncio.timeout(self.bound() if self.bound else None):
+                tools = await super().get_tools(ctx)
+        except TimeoutError:
+            raise UnavailableError("an MCP server did not list its tools in time") from None
         if missing := sorted(self.demanded - tools.keys()):
             raise RefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
         self.run.approvers = {**dict.fromkeys(tools, self.by), **self.run.approvers}
@@ -418,7 +427,8 @@ class StoredCalls(WrapperToolset[Any]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:  # noqa: ANN401 - a tool's result
         function = partial(self.wrapped.call_tool, name, ctx=ctx, tool=tool)
-        return await self.run.call(name, tool_args, ctx, function)
+        limit = None if self.bound is None else self.bound(name)
+        return await self.run.call(name, tool_args, ctx, partial(self.run.called, name, function, limit))
 
 
 def conversation(said: Sequence[Said]) -> list[ModelMessage]:
@@ -428,34 +438,3 @@ def conversation(said: Sequence[Said]) -> list[ModelMessage]:
         else ModelRequest(parts=[UserPromptPart(each["text"])])
         for each in said
     ]
-
-
-async def _spoken(event: ModelResponseStreamEvent, speech: Speech, kept: Transcript | None) -> int:
-    """Say and keep the text of a part of a response. Return the part's length."""
-    match event:
-        case (
-            PartStartEvent(part=TextPart(content=text))
-            | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
-        ):
-            await speech.add(text)
-            if kept is not None:
-                kept.add(text)
-            return len(text)
-        case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(text))):
-            return len(text)
-    return 0
-
-
-def result_shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
-    """Return a tool's result as JSON of a bounded size."""
-    plain = to_jsonable_python(_without_bytes(result), fallback=str)
-    text = json.dumps(plain, ensure_ascii=False)
-    if len(text) <= LONGEST_RESULT:
-        return plain
-    return f"{text[:LONGEST_RESULT]}… (cut; the whole result has {len(text):,} characters)"
-
-
-def _without_bytes(result: object) -> object:
-    if isinstance(result, BinaryContent):
-        return f"({result.media_type} of {len(result.data):,} bytes)"
-    return [_without_bytes(each) for each in result] if isinstance(result, list) else result

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Generator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
@@ -15,9 +16,12 @@ from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset
 
 from surelane.errors import SettingsError
+from surelane_service.durations import Duration
 
 START = 60.0
 """Seconds that a server may take to start. Some download themselves."""
+CALL = timedelta(minutes=1)
+"""How long a call may take by default."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}", re.ASCII)
 
 
@@ -44,6 +48,7 @@ class Server(BaseModel, hide_input_in_errors=True):
     ``approval``: whether people must approve calls of its tools: all, or those of these names.
     ``by``: the users who may approve; by default everybody who sees the question. Where a call runs with a person's
     account, this person alone may.
+    ``timeout``: how long a call of a tool, or the list of the tools, may take. ``timeouts``: of tools by their names.
     """
 
     command: str | None = None
@@ -55,6 +60,8 @@ class Server(BaseModel, hide_input_in_errors=True):
     account: Literal["slack"] | None = None
     approval: bool | list[str] = False
     by: list[str] | None = None
+    timeout: Duration = CALL
+    timeouts: dict[str, Duration] = {}
 
     @model_validator(mode="after")
     def _safe(self) -> Self:
@@ -76,8 +83,18 @@ class Server(BaseModel, hide_input_in_errors=True):
         headers = self.headers if self.command is None else None
         auth = bearer if self.account else None
         return MCPToolset(
-            client, id=name, headers=headers, auth=auth, tool_error_behavior="failed", init_timeout=START
+            client,
+            id=name,
+            headers=headers,
+            auth=auth,
+            tool_error_behavior="failed",
+            init_timeout=START,
+            read_timeout=None,
         ).prefixed(name)
+
+    def bound(self, name: str, tool: str = "") -> float:
+        """Return the seconds that a call of a tool may take, by its name as the model calls it."""
+        return self.timeouts.get(tool.removeprefix(f"{name}_"), self.timeout).total_seconds()
 
     def must_have(self, name: str) -> frozenset[str]:
         """Return the names of the tools that need approval, as the model calls them."""

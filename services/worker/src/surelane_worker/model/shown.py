@@ -30,3 +30,8 @@ def safe_name(name: str) -> str:
 
 def _is_seen(character: str) -> bool:
     return character == "\n" or (character.isprintable() and not BLANK.match(character))
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text shows nothing."""
+    return not any(_is_seen(each) and not each.isspace() for each in text)

@@ -12,6 +12,7 @@ from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
 from surelane_worker.model.markdown import settled
+from surelane_worker.model.shown import is_blank
 from surelane_worker.model.tables import chunks_of
 from surelane_worker.model.thread import CHANNEL, quiet
 from surelane_worker.slack.chunks import content_of, cut, open_fence
@@ -73,7 +74,7 @@ class Voice:
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""
-        chunks = chunks_of(quiet(text)) if self.heard and text.strip() else []
+        chunks = chunks_of(quiet(text)) if self.heard and not is_blank(text) else []
         while chunks:
             now, chunks = cut([], chunks)
             await self._ctx.slack.reply(self._event, **content_of(now, () if chunks else below))
@@ -115,6 +116,8 @@ class Speech:
 
     async def add(self, part: str) -> None:
         self._held += part
+        if not self.text and is_blank(self._held):
+            return
         ready = self._ready()
         now, self._held = self._held[:ready], self._held[ready:]
         await self._say(now)
@@ -122,7 +125,8 @@ class Speech:
     async def end(self) -> None:
         """Say what was held back, and end the message."""
         rest, self._held = self._held, ""
-        await self._say(rest)
+        if self.text or not is_blank(rest):
+            await self._say(rest)
         if self.stream is not None:
             await self.stream.stop(blocks=self.below)
 

@@ -258,12 +258,11 @@ class Runner:
                 await attempt.progress.end()
 
     def _call(self, handler: Handler, given: Given, attempt: Attempt) -> Awaitable[object]:
-        call = handler.call(given, Context(attempt))
         if attempt.undoing and attempt.version == (handler.version or FIRST):
-            event = attempt.events[0]
+            event, replay = attempt.events[0], partial(handler.call, given, Context(attempt))
             most = event.max_attempts or self._settings.max_attempts
-            return undo(attempt, call, most, lambda: not self._goes_on(event, attempt))
-        return call
+            return undo(attempt, replay, most, lambda: not self._goes_on(event, attempt))
+        return handler.call(given, Context(attempt))
 
     @staticmethod
     async def _of_version(newest: Handler, attempt: Attempt) -> Handler:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from io import SEEK_END, BytesIO
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -360,16 +361,20 @@ class Replies:
         """Send a file's bytes to Slack, where people do not see it yet. Return its id."""
         if not isinstance(file, bytes):
             arguments.setdefault("filename", Path(file).name)
-            file = await asyncio.to_thread(Path(file).read_bytes)
         filename = arguments.pop("filename", None) or "Uploaded file"
-        await self._check_new()
-        begun = await self._client.files_getUploadURLExternal(
-            filename=filename, length=len(file), **arguments
-        )
-        session = self._client.session
-        assert session is not None  # noqa: S101 - slack_clients sets it
-        async with session.post(str(begun["upload_url"]), data=file, proxy=self._client.proxy) as answer:
-            answer.raise_for_status()
+        # It is read while it is sent, so a large one is never in memory as a whole.
+        with BytesIO(file) if isinstance(file, bytes) else await asyncio.to_thread(open, file, "rb") as data:
+            length = data.seek(0, SEEK_END)
+            data.seek(0)
+            await self._check_new()
+            begun = await self._client.files_getUploadURLExternal(
+                filename=filename, length=length, **arguments
+            )
+            session = self._client.session
+            assert session is not None  # noqa: S101 - slack_clients sets it
+            where, headers = str(begun["upload_url"]), {"Content-Type": "application/octet-stream"}
+            async with session.post(where, data=data, headers=headers, proxy=self._client.proxy) as answer:
+                answer.raise_for_status()
         return str(begun["file_id"])
 
     async def _share(self, file: dict[str, Any], thread: Thread, comment: str | None) -> str:

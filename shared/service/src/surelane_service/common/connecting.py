@@ -18,6 +18,8 @@ from urllib.parse import quote, unquote, urlencode
 
 import asyncpg
 
+from .secret_files import SecretFileError, read_secrets
+
 if TYPE_CHECKING:  # generic for the type checker alone
     Opened = asyncpg.Connection[asyncpg.Record]
 else:
@@ -150,6 +152,11 @@ def parse(uri: str) -> Address:
     service = given.get("service") or os.environ.get("PGSERVICE")
     if service:
         given = _of_service(service, given.get("servicefile")) | given
+    try:
+        if not given.get("password") and (secret := read_secrets(["PGPASSWORD"])):
+            given["password"] = secret["PGPASSWORD"]
+    except SecretFileError as error:
+        raise DatabaseUriError(str(error)) from None
     for name, value in given.items():
         _check(name, value)
     if given.pop("ssl", None) not in (None, "true"):

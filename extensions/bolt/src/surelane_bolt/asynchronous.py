@@ -11,8 +11,8 @@ from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListene
 from slack_bolt.response import BoltResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import Attempt, Owned, current, failed, prepare
-from surelane_worker.bolt.calls import point_at
+from surelane_bolt.attempt import Attempt, Owned, current, failed, prepare
+from surelane_bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
 

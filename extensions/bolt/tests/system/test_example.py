@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.system.bolt import Bolt, bolt
+from extensions.bolt.tests.system.bolt import Bolt, bolt
 
 ERRORS = {"response_action": "errors", "errors": {"days": "A number, please"}}
-EXAMPLE = Path(__file__).parents[2] / "examples/bolt"
+EXAMPLE = Path(__file__).parents[4] / "examples/bolt"
 
 
 @pytest.fixture(scope="module")

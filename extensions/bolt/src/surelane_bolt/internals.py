@@ -1,6 +1,6 @@
 """The parts of slack-bolt that are not public and that this package needs. No other module touches them.
 
-``tests/unit/test_bolt_internals.py`` fails when they change.
+The tests fail when they change.
 """
 
 import inspect

@@ -15,8 +15,8 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
+from surelane_bolt.calls import Calls, Client
 from surelane_service.subscriptions import COMMAND
-from surelane_worker.bolt.calls import Calls, Client
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Complete

@@ -5,7 +5,7 @@ from typing import Any
 from slack_bolt import App
 from slack_bolt.async_app import AsyncApp
 
-from surelane_worker.bolt import installations
+from surelane_bolt import installations
 
 asynchronous = AsyncApp(installation_store=installations.asynchronous)
 synchronous = App(installation_store=installations.synchronous)

@@ -9,10 +9,10 @@ from slack_bolt import App, Assistant
 from slack_bolt.async_app import AsyncApp, AsyncAssistant
 from structlog.testing import capture_logs
 
+from surelane_bolt import bolt_handlers, is_bolt_app
+from surelane_bolt.internals import Registered, registered
+from surelane_bolt.kinds import INTERACTIONS, idle_listeners, kinds_of
 from surelane_service import subscriptions
-from surelane_worker.bolt import bolt_handlers, is_bolt_app
-from surelane_worker.bolt.internals import Registered, registered
-from surelane_worker.bolt.kinds import INTERACTIONS, idle_listeners, kinds_of
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import registered_in
 

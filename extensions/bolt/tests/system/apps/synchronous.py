@@ -6,7 +6,7 @@ from typing import Any
 
 from slack_bolt import App
 
-from tests.system.bolt_apps.listeners import Failing, Listener, synchronous
+from extensions.bolt.tests.system.apps.listeners import Failing, Listener, synchronous
 
 app = App(token=os.environ["SLACK_BOT_TOKEN"])
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from extensions.bolt.tests.system.bolt import Bolt, bolt, bolt_worker
 from surelane_dev.simulator.workspace.model import Message
 from tests.processes import until
-from tests.system.bolt import Bolt, bolt, bolt_worker
 from tests.system.worker import LEASE
 
 
 @pytest.fixture(params=["asynchronous", "synchronous"], scope="module")
 def name(request: pytest.FixtureRequest) -> str:
     app: str = request.param
-    return f"tests.system.bolt_apps.{app}:app"
+    return f"extensions.bolt.tests.system.apps.{app}:app"
 
 
 def started(database: str, name: str, folder: Path, **settings: str) -> AbstractAsyncContextManager[Bolt]:

@@ -42,7 +42,7 @@ async def api(database: str, tmp_path: Path) -> AsyncIterator[Api]:
     app.router.add_post("/api/{method}", api.take)
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         settings = {
-            "SURELANE_HANDLERS": "tests.system.bolt_apps.installed:app",
+            "SURELANE_HANDLERS": "extensions.bolt.tests.system.apps.installed:app",
             "SURELANE_TEST_FOLDER": str(tmp_path),
             "SLACK_API_URL": f"http://127.0.0.1:{port}/api/",
             "SLACK_SIGNING_SECRET": "unused",

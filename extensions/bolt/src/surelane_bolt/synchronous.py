@@ -1,6 +1,6 @@
 """Run the listeners of an ``App`` in a thread of their own.
 
-This module does for threads what :mod:`surelane_worker.bolt.asynchronous` does for tasks. Each call to Slack runs on
+This module does for threads what :mod:`surelane_bolt.asynchronous` does for tasks. Each call to Slack runs on
 the worker's event loop, and the listener's thread waits for it. A thread cannot be cancelled: after a lost lease its
 calls are refused.
 """
@@ -18,8 +18,8 @@ from slack_bolt.lazy_listener.runner import LazyListenerRunner
 from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import Attempt, Owned, current, failed, prepare
-from surelane_worker.bolt.calls import point_at
+from surelane_bolt.attempt import Attempt, Owned, current, failed, prepare
+from surelane_bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
 

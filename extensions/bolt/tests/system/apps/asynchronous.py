@@ -5,7 +5,7 @@ import os
 
 from slack_bolt.async_app import AsyncApp
 
-from tests.system.bolt_apps.listeners import Failing
+from extensions.bolt.tests.system.apps.listeners import Failing
 
 app = AsyncApp(token=os.environ["SLACK_BOT_TOKEN"])
 Failing(app, asyncio.sleep, asyncio.to_thread)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from slack_bolt import App
 from slack_bolt.async_app import AsyncApp
 
+from surelane_bolt.internals import Registered, assistants, registered
 from surelane_service.subscriptions import COMMAND
-from surelane_worker.bolt.internals import Registered, assistants, registered
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.routes import command_kinds, equal, event_kinds
 
