@@ -493,6 +493,103 @@ TABLE = r"""
 # former-primaries: after a failover no service uses the former primary
 @ service/pool.py > unit/test_former_primary.py system/test_failover.py
 ~ if newest > timeline: ==> if newest < timeline:
+# running-deadlines: an attempt that runs may go on past its deadline
+@ sql/008-sweep.sql > sql/test_queue_sweeps.py sql/test_settle.py sql/test_model.py
+-         select e.id from agent.event as e where e.deadline < _now and (e.claimed_by is null or e.vt <= _now)
++         select e.id from agent.event as e where e.deadline < _now
+@ sql/008-sweep.sql
+- where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
++ where id = any(_ids) and deadline < _now);
+# hasty-deadlines: nothing expires before its deadline
+@ sql/008-sweep.sql > sql/test_queue_sweeps.py sql/test_model.py
+-         select e.id from agent.event as e where e.deadline < _now and (
++         select e.id from agent.event as e where e.deadline < _now + interval '1 minute' and (
+@ sql/008-sweep.sql
+- where id = any(_ids) and deadline < _now and (claimed_by
++ where id = any(_ids) and deadline < _now + interval '1 minute' and (claimed_by
+# paused-deadlines: an event of a paused kind keeps its deadline for later
+@ sql/008-sweep.sql > sql/test_queue_sweeps.py sql/test_settle.py sql/test_model.py
+- and (e.notes ? 'undo') is not true and not exists (select from agent.kind where kind = e.kind and paused)
++ and (e.notes ? 'undo') is not true
+# unled-continuations: a continuation leads its group once its children have ended
+@ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
+-             perform agent.reelect(array[_waiting.group_key]);
+-             perform pg_notify
++             perform pg_notify
+# forgotten-cancels: what was asked to be cancelled while it ran does not run again
+@ sql/015-change.sql > sql/test_settle.py fleet/test_durable.py sql/test_model.py
+-     update agent.event as e set cancelled_by = _who, vt = case
++     update agent.event as e set cancelled_by = null, vt = case
+# last-retry-leads: of a group's retries the first one leads
+@ sql/002-group.sql > sql/test_group.py sql/test_group_order.py sql/test_model.py
+~ order by event_ts, id limit 1 for update skip locked) as retried ==> order by id desc limit 1) as retried
+# older-payloads: a job that replaces another brings its payload
+@ sql/003-insert.sql > sql/test_enqueue.py
+~ case when _on_duplicate = 'replace' then _new.event else _found.event end ==> _found.event
+# drifting-schedules: a schedule fires at its own times, not so long after the last firing
+@ sql/012-cron.sql > sql/test_cron.py fleet/test_schedules.py
+~ set next_at = _next_at, last_at ==> set next_at = agent.clock() + (_next_at - _due), last_at
+# forgetful-promotions: an event that comes to lead its group keeps its priority
+@ sql/002-group.sql > sql/test_priority.py sql/test_group.py
+- agent.priority_of(lane), group_key, event) where id = _next
++ 1::int2, group_key, event) where id = _next
+# children-counted-twice: each child counts off its continuation once
+@ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
+~ greatest(waits_for - _ended.children, 0) ==> greatest(waits_for - 2 * _ended.children, 0)
+# paused-members: a claim brings no member of a paused kind along
+@ sql/005-claim.sql > sql/test_group_kinds.py sql/test_claim.py
+-     from unnest(_kinds) as wanted left join agent.kind as known on known.kind = wanted
+-     where known.paused is not true;
++     from unnest(_kinds) as wanted left join agent.kind as known on known.kind = wanted;
+# paused-heads: a claim takes no head of a paused kind
+@ sql/005-claim.sql > sql/test_claim.py sql/test_settle.py
+~ (select case when paused then -1 else max_attempts end from ==> (select max_attempts from
+# keyless-reruns: an event that runs again keeps its natural key
+@ sql/015-change.sql > sql/test_rerun.py sql/test_operator_actions.py
+-     _new.item_key := _old.item_key;
+-     _new.group_key
++     _new.group_key
+# moved-without-steps: a workspace takes the steps of its events with it
+@ operator/moving.py > sql/test_moving.py system/test_moving.py
+- insert into agent.step select * from {0}.step;
+- insert into agent.signal
++ insert into agent.signal
+# borrowed-keys: a job is encrypted with the key of its own team
+@ client/encryption/sealing.py > sql/test_sealing.py system/test_encryption.py
+~ await self.key_for(named or fallback or "") ==> await self.key_for(fallback or named or "")
+# attempts-of-rescues: the attempt of a dead worker counts once
+@ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
+-     update agent.event set vt = _now
+-     , changes
++     update agent.event set vt = _now, attempts = attempts + 1
++     , changes
+# freed-followers: what a run got ends with it
+@ sql/010-durable.sql > sql/test_coalesce.py fleet/test_coalescing.py
+- perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);
++ perform agent.return_events(_behind, false);
+# stuck-followers: a follower that was cancelled ends as its run is suspended
+@ sql/010-durable.sql > sql/test_coalesce.py fleet/test_coalescing.py
+-         perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
+-         perform agent.return_events(array(select id from unnest(_behind) as id where id <> all(_cancelled)), false);
++         perform agent.return_events(_behind, false);
+# fresh-reruns: an event that failed goes on after its stored steps
+@ sql/015-change.sql > sql/test_rerun.py fleet/test_durable.py
+- (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id and s.nth >= 0;
++ s.event_id = h.id and s.nth >= 0;
+# unheld-claims: a worker renews the claim that it has, not that of another
+@ sql/007-settle.sql > sql/test_settle.py sql/test_settle_fences.py
+- begin
+-         _held := agent.hold_claims(_ids, _claims);
+-         -- A lapsed run
++ begin
++         _held := _ids;
++         -- A lapsed run
+# mixed-batches: each request gets the answer of its own event
+@ ingest/writer.py > unit/test_ingest_writer.py system/test_ingest_writer.py
+~ for pending, answer in zip(batch, inserted, strict=True): ==> for pending, answer in zip(batch[:1], inserted):
+# batches-in-reverse: a request without an answer is stored before those that came later
+@ ingest/writer.py > unit/test_ingest_writer.py
+~ self._waiting.extendleft(reversed(events)) ==> self._waiting.extend(events)
 """
 
 MUTANTS = {mutant.name: mutant for mutant in read(TABLE)}

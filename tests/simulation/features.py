@@ -22,7 +22,7 @@ from surelane_dev.testing.fleets.wire import Host
 from surelane_service.engine import Engine
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, FanOut
-from tests.simulation.plan import Post, team_of
+from tests.simulation.plan import GROUPS, Post, team_of
 from tests.simulation.witness import work
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ class Deadlines(Feature):
 
     kinds = ("hasty",)
 
+    def __init__(self, fleet: "Fleet") -> None:
+        super().__init__(fleet)
+        self.done: set[str] = set()
+
     def handle(self, on: On, host: Host, random: Random) -> None:
         @on("hasty")
         async def hasty(event: Event, _: Context) -> None:
@@ -94,6 +98,8 @@ class Deadlines(Feature):
                 self.witness.breaks("nothing begins long after its deadline", f"{event.key}: {late:.0f} s")
             async with self.witness.seen(host, event):
                 await work(random)
+            if self.witness.is_well(host.name) and not self.fleet.plan.network.lost_request:
+                self.done.add(event.key)
 
     def pause(self, kind: str) -> float:
         """Return for how many seconds a kind was paused."""
@@ -114,6 +120,8 @@ class Deadlines(Feature):
                 ended = row["finished_at"].timestamp() - EPOCH
                 if row["reason"] != "deadline_passed" or row["finished_at"] < row["deadline"]:
                     yield f"{row['item_key']} expired too early"
+                if row["item_key"] in self.done and not self.witness.ill:
+                    yield f"{row['item_key']} expired while it ran"
                 if any(since + 1 < ended < ends for since, ends in self.witness.paused["hasty"]):
                     yield f"{row['item_key']} expired while its kind was paused"
             elif row["outcome"] != "completed":
@@ -149,7 +157,11 @@ class Schedules(Feature):
         for at, times in sorted((at, sorted(times)) for at, times in firings.items()):
             due = 10_000 if last is None else (times[-1] - last) // MINUTE
             most = {"all": 10_000, "one": 1}.get(str(self.catch_up), 2)
-            if any(later - earlier != MINUTE for earlier, later in pairwise(times)) or times[-1] > at:
+            if (
+                any(later - earlier != MINUTE for earlier, later in pairwise(times))
+                or times[-1] > at
+                or times[-1].second
+            ):
                 yield f"it fired for {times} at {at}"
             if last is not None and len(times) != min(due, most):
                 yield f"it fired {len(times)} times at {at}, {due} minutes after {last}"
@@ -168,7 +180,7 @@ class Workflows(Feature):
         async def plan(event: Event, _: Context) -> FanOut:
             async with self.witness.seen(host, event):
                 await work(random)
-            return FanOut(*self.family(event.payload["said"], event.payload["parts"], event.payload["fails"]))
+            return FanOut(*self.family(event, event.payload["parts"], event.payload["fails"]))
 
         @on("part")
         async def part(event: Event, _: Context) -> Discard | None:
@@ -186,23 +198,27 @@ class Workflows(Feature):
             async with self.witness.seen(host, event):
                 await work(random)
 
-    def family(self, key: str, parts: int, fails: bool) -> tuple[list[Job], Continuation]:
-        """Return the children and the continuation of a workflow."""
-        post = Post(0, 0, "plan", None, False, 0)
+    def family(self, event: Event, parts: int, fails: bool) -> tuple[list[Job], Continuation]:
+        """Return the children and the continuation of a workflow. Some of them belong to another team."""
+        key, group = event.key, event.group_key
         children = [
-            self.job("part", f"{key}-{nth}", post, payload={"fails": fails and nth == 1})
+            self.job(
+                "part",
+                f"{key}-{nth}",
+                Post(0, 0, "plan", GROUPS[nth % 3], False, 0),
+                payload={"fails": fails and nth == 1},
+            )
             for nth in range(parts)
         ]
         joined = {"said": f"{key}-join", "team_id": "T1", "fails": fails}
-        return children, Continuation("join", joined, item_key=f"{key}-join", fails_with_children=fails)
+        then = Continuation(
+            "join", joined, group_key=group, item_key=f"{key}-join", fails_with_children=fails
+        )
+        return children, then
 
     async def use(self, post: Post) -> None:
-        parts, fails = 2 + int(4 * post.size), post.again
-        if post.number % 2:
-            self.fleet.sends.update([post.key])
-            await self.enqueue(self.job("plan", post.key, post, payload={"parts": parts, "fails": fails}))
-        else:
-            await self.enqueue(self.job("plan", post.key, post, payload={"parts": parts, "fails": False}))
+        payload = {"parts": 2 + int(4 * post.size), "fails": post.again}
+        await self.enqueue(self.job("plan", post.key, post, payload=payload))
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
         found = {row["item_key"]: row for row in rows}
@@ -308,6 +324,8 @@ class Chats(Feature):
                 yield key
             elif not self.witness.forgot and key not in self.runs.get(into or key, ()):
                 yield f"{key} ended with {into or 'a run of its own'}, which did not get it"
+            elif not (into or self.witness.ill) and any(key in keys[1:] for keys in self.runs.values()):
+                yield f"{key} ended with a run of its own, after another had got it"
 
 
 class Merged(Feature):

@@ -83,6 +83,12 @@ EVENTS = """
 select e.id, e.kind, e.item_key, e.claimed_by, array_upper(e.claimed, 1) as claim, w.died_at is not null as taken
 , extract(epoch from e.heartbeat_at)::float8 as beat, e.claimed_by is not null and e.vt > agent.clock() as held
 , e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused as waits
+, e.head and e.group_key is not null and e.claimed_by is null
+    and agent.outranked(e, agent.claimable_kinds(), agent.clock()) as outranked
+, case when e.attempts > cardinality(e.claimed) then 'it has more attempts than claims'
+    when e.cancelled_by is not null and e.claimed_by is null then 'it is being cancelled, and nobody has it'
+    when e.waits_for = 0 and e.vt = 'infinity' and e.claimed_by is null and e.continuation_id is null
+        and not exists (select from agent.step as s where s.event_id = e.id) then 'it waits for nothing' end as unsound
 from agent.event as e join agent.kind as k using (kind) left join agent.worker as w on w.name = e.claimed_by
 """
 LIMITED = {"slack.few", "slack.paced", "keyed"}
@@ -129,6 +135,8 @@ class Fleet:
         self._names = 0
         self._lonely: dict[tuple[int, int], float] = {}
         """Since when each claim has no hand."""
+        self._outranked: dict[int, float] = {}
+        """Since when another should lead the group of each head."""
         self._idle: dict[int, float] = {}
         """Since when each event waits."""
         self._limited_until = 0.0
@@ -347,6 +355,12 @@ class Fleet:
             return False
         now = self.loop.now
         rows = await self.database.see(EVENTS)
+        if unsound := [f"{row['item_key']}: {row['unsound']}" for row in rows if row["unsound"]]:
+            raise BrokenError("every event is in a state that it leaves", f"{unsound}")
+        self._outranked = {row["id"]: self._outranked.get(row["id"], now) for row in rows if row["outranked"]}
+        for head, since in self._outranked.items():
+            if now > max(since, self.disturbed) + SWEPT:
+                raise BrokenError("the first of a group leads it", f"{head}")
         lonely = self._hands(now, [row for row in rows if row["held"]])
         self._waits(now, {row["id"]: row["kind"] for row in rows if row["waits"]}, lonely)
         return not rows
@@ -433,12 +447,9 @@ class Fleet:
         }
         for row in rows:
             event = json.loads(row["event"])
-            sealed = event.get(SEALED, "")
-            if "said" in event or keys.get(sealed and key_id_of(b64decode(sealed))) != event.get(
-                "team_id", ""
-            ):
-                how = f"{row['item_key']} of {team}: {keys.get(sealed and key_id_of(b64decode(sealed)))}"
-                raise BrokenError("what is stored is encrypted, with its team's key", how)
+            sealed, team = event.get(SEALED, ""), event.get("team_id") or event.get("team", {}).get("id")
+            if "said" in event or (team and keys.get(sealed and key_id_of(b64decode(sealed))) != team):
+                raise BrokenError("what is stored is encrypted, with its team's key", row["event"])
 
     async def _check_rate(self) -> None:
         claims = sorted(at for row in await self.database.see(PACED) for at in row["claimed"])
@@ -460,7 +471,9 @@ class Fleet:
             feature.handle(handlers.on, host, Random(f"{host.name} {feature.kinds} {self.plan.seed}"))
         context = copy_context()
         context.run(HERE.set, host)
-        work = member.work(self.net, _settings(self.plan.encrypted), handlers, self.slack)
+        work = member.work(
+            self.net, _settings(self.plan.encrypted, "hasty" in self.features), handlers, self.slack
+        )
         member.task = self.loop.create_task(work, context=context)
         self.note_spare()
 
@@ -487,8 +500,9 @@ class Fleet:
 
 
 @cache
-def _settings(encrypted: bool) -> WorkerSettings:
+def _settings(encrypted: bool, hasty: bool) -> WorkerSettings:
     more = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
+    more |= {"SURELANE_SWEEP_INTERVAL": "10s"} if hasty else {}
     return WorkerSettings(**cast("Any", SETTINGS | more))
 
 
