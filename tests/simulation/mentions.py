@@ -26,7 +26,7 @@ from tests.simulation.witness import BrokenError, Witness
 MODEL = {f"SURELANE_MODEL{name}": "none" for name in ("", "_URL", "_KEY")} | {"SURELANE_MODEL": "openai:none"}
 RUNS = """
 select event #>> '{event,ts}' as ts, (event #>> '{event,text}')::int as text, kind, outcome, finished_at
-, event_ts, enqueued_at, reason, errors from agent.event_hist where kind in ('slack.app_mention', 'slack.message_changed') order by id
+, event_ts, enqueued_at from agent.event_hist where kind in ('slack.app_mention', 'slack.message_changed') order by id
 """
 
 
@@ -109,7 +109,9 @@ class Mentions:
         for ts in () if self._witness.forgot else self._answers:
             runs = [row for row in rows if row["ts"] == ts and row["kind"] == "slack.app_mention"]
             texts = [row["text"] for row in runs]
-            how = f"{ts} ran for {[(row['text'], row['outcome'], row['reason'], row['errors']) for row in runs]}, answers {self._answers[ts]}"
+            how = (
+                f"{ts} ran for {[(row['text'], row['outcome']) for row in runs]}, answers {self._answers[ts]}"
+            )
             if [row["outcome"] for row in runs] != ["cancelled"] * (len(runs) - 1) + ["completed"]:
                 raise BrokenError("a mention is one event", how)
             if texts != sorted({*texts}) or (len(texts) > 1 and self.rule == "ignore"):
