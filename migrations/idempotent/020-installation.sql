@@ -244,14 +244,15 @@ begin atomic
     select exists (select from refreshed);
 end;
 
--- The tokens that expire before a time, the first ones first, and that no process refreshes.
+-- The tokens that expire before a time, and that no process refreshes, the first ones first. What
+-- was tried comes after what was not: else installations that Slack refuses would be all of them.
 create or replace function agent.expiring_installations(_within interval, _limit int4 default 100)
 returns table (enterprise_wide boolean, owner_id text, user_id text, version int8, expires_at timestamptz)
 language sql stable security definer
 begin atomic
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, i.expires_at from agent.installation as i
     where i.expires_at <= agent.clock() + _within and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
-    order by i.expires_at limit _limit;
+    order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
 
 -- Up to _limit rows after a row, in the order of their keys: a rotation looks at all of them.

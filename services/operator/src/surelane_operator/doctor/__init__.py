@@ -26,7 +26,16 @@ from surelane_operator.doctor.queue import (
 )
 from surelane_operator.reads.events import Reads
 
-WATCHED = ("encoding", "writes", "triggers", "ownership", "row security", "publications", "sequences")
+WATCHED = (
+    "encoding",
+    "writes",
+    "triggers",
+    "logins",
+    "ownership",
+    "row security",
+    "publications",
+    "sequences",
+)
 """What may change under a running installation, of all that Surelane needs of a database."""
 
 __all__ = ["AGAIN", "Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
