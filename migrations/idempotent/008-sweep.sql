@@ -5,6 +5,7 @@
 --   lock_for_sweep, archive_possible: lock and move what can be; sweeps, operators
 --   sweep_exhausted, sweep_by_age, sweep_by_deadline: what expires; sweep_events
 --   free_groups: heads that cannot be claimed; workers, operators, pauses, sweep_events
+--   wrong_head: whether a group lacks its head; surelane verify
 --   sweep_waiting, sweep_kinds: counts of children, kinds and bands; sweep_events
 --   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
 --   end_claims: their events are visible at once; rescues
@@ -169,6 +170,36 @@ begin
             return;
         end if;
     end loop;
+end
+$$;
+
+-- Whether a group has no head, or not the one that the rules say (agent.outranked). What became
+-- visible behind a head counts if a worker has had two minutes to sweep. What never waited counts at
+-- once.
+create or replace function agent.wrong_head(_group_key text) returns boolean
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _since timestamptz := (
+        select coalesce(max(_now - interval '2 minutes'), '-infinity') from agent.worker as w
+        where w.died_at is null and agent.worker_alive(w.seen_at) and w.started_at < _now - interval '3 minutes');
+    _claimable text[] := agent.claimable_kinds();
+    _head agent.event;
+begin
+    select * into _head from agent.event where group_key = _group_key and head;
+    if not found then
+        return exists (select from agent.event where group_key = _group_key);
+    elsif _head.vt <= _now and _head.claimed_by is null and not _head.retrying and exists (
+        select from agent.event as m where m.group_key = _group_key and not m.head and m.claimed = '{}'
+        and m.vt <= least(_now, m.enqueued_at + interval '1 second') and (m.event_ts, m.id) < (_head.event_ts, _head.id)
+        and (m.kind = any(_claimable) or _head.kind <> all(_claimable)))
+    then
+        return true;
+    end if;
+    _head.vt := case when _head.vt <= _now then least(_head.vt, _since) else _head.vt end;
+    return agent.outranked(_head, _claimable, _since);
 end
 $$;
 

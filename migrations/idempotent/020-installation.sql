@@ -15,6 +15,7 @@
 --   data_key, add_data_key, find_data_keys: services, programs
 --   retire_data_key, destroy_data_keys: erasing (016)
 --   set_rule, read_rules, drop_rule: workers
+--   damaged_seals: surelane verify
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
 -- later one replaces it, but keeps what an uninstall will erase. The bot's wakes waiting events.
@@ -376,3 +377,18 @@ begin atomic
     with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about returning r.id)
     select exists (select from gone);
 end;
+
+-- What has nothing sealed in it, and of the oldest _limit live events those whose data key is gone.
+create or replace function agent.damaged_seals(_limit int4) returns setof text
+language sql stable security definer
+set jit = off
+as $$
+    select format('installation of %s %s', owner_id, user_id) from agent.installation where sealed = ''
+    union all
+    select 'data key ' || encode(id, 'hex') from agent.data_key where sealed = ''
+    union all
+    select 'event ' || e.id from (select id, event from agent.event order by id limit _limit) as e
+    cross join lateral (select coalesce(e.event ->> 'surelane.sealed', e.event -> 'payload' ->> 'surelane.sealed')) as s (sealed)
+    where s.sealed is not null and case when s.sealed ~ '^[A-Za-z0-9+/]{12}'
+        then not exists (select from agent.data_key where id = substr(decode(left(s.sealed, 12), 'base64'), 2)) else true end
+$$;
