@@ -83,7 +83,10 @@ async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
     if schema[0].level is Level.PROBLEM:
         return schema
     checks: dict[str, Check] = {"needs": partial(server.needs, connection, ["row security", "sequences"])}
-    checks |= {"timeline": partial(server.timeline, connection), "objects": partial(server.objects, connection)}
+    checks |= {
+        "timeline": partial(server.timeline, connection),
+        "objects": partial(server.objects, connection),
+    }
     checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
     return schema + await _all_answered(checks)
 

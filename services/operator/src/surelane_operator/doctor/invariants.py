@@ -66,7 +66,9 @@ def _read(text: str) -> Iterator[Check]:
             query = f"select distinct {look['name']} from looked as e cross join moment where {query}"  # noqa: S608
         cure = " ".join(cure.split())
         table, quick = look.get("table"), "quick" in said
-        yield Check(said["rule"], look["query"], query, said["means"], said["advice"], table, cure or None, quick)
+        yield Check(
+            said["rule"], look["query"], query, said["means"], said["advice"], table, cure or None, quick
+        )
 
 
 CHECKS = tuple(_read(Path(__file__).with_name("rules.sql").read_text(encoding="utf-8")))

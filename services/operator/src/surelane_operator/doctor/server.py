@@ -206,7 +206,9 @@ async def objects(connection: Connection) -> Sequence[Finding]:
     different = differences(await describe_schema(connection), expected)
     if not different:
         return [ok("objects", f"{len(expected):,} objects and grants are as this release makes them")]
-    named = "; ".join(" ".join(line[:150].split()) for line in different[:5]) + ("; …" if different[5:] else "")
+    named = "; ".join(" ".join(line[:150].split()) for line in different[:5]) + (
+        "; …" if different[5:] else ""
+    )
     advice = f"functions, views and grants: {GRANT[5:]}; make others as the record has them, by hand"
     return [Finding("objects", Level.PROBLEM, f"{len(different):,} differ: {named}", advice)]
 
