@@ -50,6 +50,9 @@ services connect again; and ``transaction_timeout``, which servers before Postgr
 RELIED_ON = ("default_transaction_isolation", "standard_conforming_strings")
 """What a transaction pooler must bring along: no statement can set it there for itself."""
 
+_VIEWS = "restrict_nonsystem_relation_kind"
+_WITH_VIEWS = f"select set_config('{_VIEWS}', '', false) where current_setting('{_VIEWS}', true) <> ''"
+
 HEAD_START = 0.1
 """The part of the time to connect that a host of a URI has to itself before the next one is tried beside it."""
 FAILED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, EOFError)
@@ -349,9 +352,9 @@ async def _open(
 
 
 async def _lift(opened: Opened) -> None:
-    """Lift the bound of transactions, which PostgreSQL 17 brought."""
+    """Lift what PostgreSQL 17 brought: the bound of transactions, and the refusal of views, meant for dumps."""
     if opened.get_server_version() >= (17,):
-        await opened.execute("set transaction_timeout = 0")
+        await opened.execute(f"set transaction_timeout = 0; {_WITH_VIEWS}")
 
 
 async def _check_pooled(opened: Opened, address: Address) -> None:
