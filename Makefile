@@ -38,8 +38,9 @@ test-all: test rest ## run every test that needs no tool
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document: SEED=1
 	@SURELANE_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -m fuzz tests/system
 
-simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
+simulate: .venv/test.stamp ## simulate fleets and durable programs in virtual time, with faults from seeds: SEEDS=200
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200) $(if $(MUTANT),--mutant $(MUTANT))
+	@$(if $(MUTANT),,SURELANE_PROGRAMS=$(or $(SEEDS),200) $(BIN)/python -m pytest -q tests/fleet/test_programs.py)
 
 mutants: .venv/test.stamp ## put single faults into SQL and Python; say which tier finds each, after how long: MUTANT=name TIER=…
 	@$(BIN)/python -m tests.mutants $(foreach each,$(MUTANT),--mutant $(each)) $(foreach each,$(TIER),--tier $(each))

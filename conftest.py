@@ -5,18 +5,20 @@ processor time.
 """
 
 import gc
+import logging
 import os
 import shutil
 import signal
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+import structlog
 from anyio.from_thread import start_blocking_portal
 from hypothesis import settings
 
@@ -133,6 +135,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if why := unlisted(report):
         report.outcome, report.longrepr = "failed", why
     return report
+
+
+@pytest.fixture(autouse=True)
+def _same_logs() -> Iterator[None]:
+    """Undo what a test changes of the logs. Else the process writes them where that test captured its output."""
+    root, configured = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if structlog.get_config() != configured:
+        structlog.configure(**configured)
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 --   alive_for: how long an announcement counts; claimable_kinds, worker_alive, rescues
 --   claimable_kinds: the kinds that workers claim; elections, claims, sweeps
 --   hold_group: locks a group, and waits; operators, signals, jobs that replace others
---   outranked: whether a member should lead instead of the head; free_groups, surelane verify
+--   outranked: whether a member should lead instead of the head; free_groups, wrong_head
 --   promote: elects the head of a group that has none; triggers, reelect, sweeps
 --   reelect: elects anew; settles, operators, sweeps, member_joins
 --   lead_with_first: the first one of a new group leads; batches of jobs, fan-outs, rerun_events

@@ -634,11 +634,13 @@ end
 $$;
 
 -- Adds a change to those of an event: the first ten and the last 40, with a count of those between.
--- So an event that moves thousands of times stays small.
+-- So an event that moves thousands of times stays small. Replaces what is no array, as somebody may
+-- have written: it would stop each call that moves or rescues several events.
 create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
-return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_array(_change) else
+return case when jsonb_typeof(_changes) <> 'array' then jsonb_build_array(_change)
+    when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_array(_change) else
     jsonb_path_query_array(_changes, '$[0 to 9]')
     || jsonb_build_array(jsonb_build_object('action', 'dropped', 'at', _changes -> -40 -> 'at', 'count'
         , jsonb_array_length(_changes) - 49

@@ -15,6 +15,8 @@
 --   next_key, park_events, note_keys: events from before a limit, and after it; changes of limits
 --   check_limit, hold_limit, declare_limits: workers, before they claim
 --   set_limit, reset_limit, list_limits: operators
+--   limit_sound: trigger: a limit that cannot be counted is refused
+--   limit_problem: why one that stands cannot be; claims, why_limited
 --   why_limited: why an event waits; why_waiting
 --   sweep_limits: drops what is idle; sweep_kinds
 
@@ -469,6 +471,13 @@ begin
             if _rule.kind is distinct from _noted.kind then
                 select * into _rule from agent.limits as l where l.kind = _noted.kind;
             end if;
+            if agent.limit_problem(_rule) is not null then
+                -- It would fail the claim of all kinds.
+                raise warning '%', agent.limit_problem(_rule);
+                insert into agent.limit_note (kind, limit_key, due_at)
+                values (_noted.kind, _noted.limit_key, _now + interval '10 seconds');
+                continue;
+            end if;
             select * into _held
             from agent.hold_key(_rule, _noted.limit_key, _left, _most_bytes - bytes, _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
             if _held.look_at is not null then
@@ -631,6 +640,34 @@ begin
 end
 $$;
 
+-- Refuses what check_limit does, also where a row is written by hand.
+create or replace function agent.limit_sound() returns trigger
+language plpgsql security definer
+as $$
+begin
+    perform agent.check_limit(new.per, new.concurrency, new.rate, new.period, 1)
+    , agent.check_limit(new.set_per, new.set_concurrency, new.set_rate, new.set_period, 0);
+    return new;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.kind_limit'::regclass and tgname = 'limit_sound') then
+        create trigger limit_sound before insert or update on agent.kind_limit
+        for each row execute function agent.limit_sound();
+    end if;
+end
+$$;
+
+-- Why a limit that stands cannot be counted; null: it can be. Its events wait.
+create or replace function agent.limit_problem(_limit agent.limits) returns text
+language sql stable parallel safe
+return case when _limit.period not between interval '100 milliseconds' and interval '1 day'
+    or extract(month from _limit.period) + extract(year from _limit.period) <> 0 then
+    format('the limit of kind %s cannot be counted: its period is %s, not 100ms to 1d; run: surelane limits set'
+        , _limit.kind, _limit.period) end;
+
 -- Takes the turn in which a kind's limit changes. Raises 55P03 where another transaction has it for
 -- two seconds, or for as long as the caller waits for a lock.
 create or replace function agent.hold_limit(_kind text) returns void
@@ -741,6 +778,9 @@ begin
         return null;
     end if;
     select * into _limit from agent.limits as l where l.kind = _e.kind;
+    if agent.limit_problem(_limit) is not null then
+        return agent.limit_problem(_limit);
+    end if;
     select * into _state from agent.limit_state as s where s.kind = _e.kind and s.limit_key = _key order by s.at desc limit 1;
     select * into _room from agent.limit_room(_limit, _state, _now, null);
     return case when _room.room > 0 or _room.room is null then null

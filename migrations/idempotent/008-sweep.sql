@@ -5,7 +5,9 @@
 --   lock_for_sweep, archive_possible: lock and move what can be; sweeps, operators
 --   sweep_exhausted, sweep_by_age, sweep_by_deadline: what expires; sweep_events
 --   free_groups: heads that cannot be claimed; workers, operators, pauses, sweep_events
+--   wrong_head: whether a group lacks its head; surelane verify
 --   sweep_waiting, sweep_kinds: counts of children, kinds and bands; sweep_events
+--   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
 --   end_claims: their events are visible at once; rescues
 --   rescue_events: claims without heartbeats; a worker's sweep
 --   rescue_worker: a worker without its session; responder and deputy
@@ -171,6 +173,36 @@ begin
 end
 $$;
 
+-- Whether a group has no head, or not the one that the rules say (agent.outranked). What became
+-- visible behind a head counts if a worker has had two minutes to sweep. What never waited counts at
+-- once.
+create or replace function agent.wrong_head(_group_key text) returns boolean
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _since timestamptz := (
+        select coalesce(max(_now - interval '2 minutes'), '-infinity') from agent.worker as w
+        where w.died_at is null and agent.worker_alive(w.seen_at) and w.started_at < _now - interval '3 minutes');
+    _claimable text[] := agent.claimable_kinds();
+    _head agent.event;
+begin
+    select * into _head from agent.event where group_key = _group_key and head;
+    if not found then
+        return exists (select from agent.event where group_key = _group_key);
+    elsif _head.vt <= _now and _head.claimed_by is null and not _head.retrying and exists (
+        select from agent.event as m where m.group_key = _group_key and not m.head and m.claimed = '{}'
+        and m.vt <= least(_now, m.enqueued_at + interval '1 second') and (m.event_ts, m.id) < (_head.event_ts, _head.id)
+        and (m.kind = any(_claimable) or _head.kind <> all(_claimable)))
+    then
+        return true;
+    end if;
+    _head.vt := case when _head.vt <= _now then least(_head.vt, _since) else _head.vt end;
+    return agent.outranked(_head, _claimable, _since);
+end
+$$;
+
 -- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many
 -- it set right.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
@@ -196,8 +228,14 @@ begin
             begin
                 perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');
                 _healed := _healed + 1;
-            exception when lock_not_available or deadlock_detected then
-                null; -- another transaction has its group locked: the next sweep tries again
+            exception
+                when lock_not_available or deadlock_detected then
+                    null; -- another transaction has its group locked: the next sweep tries again
+                when others then
+                    if agent.is_outage(sqlstate) then
+                        raise;
+                    end if;
+                    raise warning 'continuation % cannot go on: SQLSTATE %', _waiting.id, sqlstate;
             end;
         end if;
     end loop;
@@ -251,7 +289,8 @@ begin
         )
         select lane, kind from found where kind is not null
     ) as seen;
-    perform agent.register_kinds(_found);
+    -- Others are in no list: somebody wrote them by hand.
+    perform agent.register_kinds(array(select kind from unnest(_found) as kind where length(kind) between 1 and 200));
     perform agent.use_band(given.kind, given.band)
     from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind) where lane >= 0) as given;
     perform agent.sweep_limits(_lanes, _found);
@@ -289,9 +328,15 @@ begin
 end
 $$;
 
+-- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
+-- one event may be at fault, and the others go on without it.
+create or replace function agent.is_outage(_sqlstate text) returns boolean
+language sql immutable parallel safe
+return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
+
 -- Ends claims of a dead worker: their events are visible at once, the attempts counted, as after a
 -- lapse. Exhausted ones go to history. They remember _rescue: who found it out, and how. Skips
--- locked rows. Returns how many.
+-- locked rows, and rows that refuse it, with a warning. Returns how many.
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql volatile security definer
 as $$
@@ -299,10 +344,24 @@ declare
     _now timestamptz := agent.clock();
     _rescued int4;
 begin
-    update agent.event set vt = _now
-    , changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by, 'claim', array_upper(claimed, 1)) || _rescue)
-    where id in (select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now order by id for update skip locked);
-    get diagnostics _rescued = row_count;
+    begin
+        update agent.event set vt = _now
+        , changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by
+            , 'claim', array_upper(claimed, 1)) || _rescue)
+        where id in (
+            select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now
+            order by id for update skip locked);
+        get diagnostics _rescued = row_count;
+    exception when others then
+        if agent.is_outage(sqlstate) then
+            raise;
+        elsif cardinality(_ids) > 1 then
+            return agent.end_claims(_ids[:cardinality(_ids) / 2], _rescue)
+                + agent.end_claims(_ids[cardinality(_ids) / 2 + 1:], _rescue);
+        end if;
+        raise warning 'the claim of event % cannot be ended: SQLSTATE %', _ids[1], sqlstate;
+        return 0;
+    end;
     if _rescued > 0 then
         perform agent.note_parked(_ids, false);
         perform agent.sweep_exhausted(null, 1000, null);

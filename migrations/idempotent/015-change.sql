@@ -6,7 +6,7 @@
 --   live_messages, replace_message: an edited or deleted message's turn; workers
 --   cancel_grace, why_cancelled, with_live_children, end_waiting: parts of these
 --   expire_jobs, reschedule_event: operators, programs
---   rerun_row, rerun_events: ended events run again; operators
+--   rerun_row, rerun_batch, rerun_events: ended events run again; operators
 --   kept_steps, rerun_as_new: a new event runs an ended one again; operators
 --   rerun_chain: which events a new one runs again; workers, operators
 --   requeue_events, replay_event: the same for operators' services of 0.2.0
@@ -284,57 +284,82 @@ language plpgsql volatile security definer
 set jit = off
 as $$
 declare
-    _found int8[];
-    _rows agent.event[];
-    _row agent.event;
     _moved int8[];
 begin
     perform agent.require_read_committed();
     for _first in 1..coalesce(cardinality(_ids), 0) by 500 loop
-        -- They become visible in the order in which they happened.
-        select array_agg(old.id order by (old.event).group_key, (old.event).item_key, old.id)
-        , array_agg(old.event order by (old.event).group_key, (old.event).item_key, old.id) into _found, _rows
-        from (
-            select h.id, agent.rerun_row(h) as event from agent.event_hist as h where h.id = any(_ids[_first : _first + 499])
-            order by h.event_ts, h.id for update skip locked
-        ) as old;
-        continue when _found is null;
-        perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
-        _moved := agent.add_new_jobs(_found, _rows);
-        -- Few are left out: their keys are live, or they lost the race to lead their group.
-        foreach _row in array _rows loop
-            if _row.id <> all(_moved) then
-                _moved := _moved || case when not (agent.add_event(_row, true, false)).duplicate then array[_row.id] end;
-            end if;
-        end loop;
-        -- A failed event goes on after its stored steps, and asks again what its end has closed in
-        -- Slack. A completed or undone one begins anew, with its tags. What is asked or started
-        -- again may come before stored steps, so these are no longer in order.
-        update agent.step as s set in_order = false
-        from (
-            select moved as id from unnest(_moved) as moved
-            where exists (select from agent.open_questions(moved)) or exists (
-                select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$' and c.result #>> '{value,outcome}' <> 'completed')
-        ) as again
-        where s.event_id = again.id and s.in_order;
-        delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
-        where s.event_id = moved and s.name = q.question;
-        delete from agent.step as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
-        where s.event_id = moved and s.name in (q.question, q.question || ' asked', q.question || ' may', q.question || ' refused');
-        update agent.event as e set notes = jsonb_build_object('version', h.notes ->> 'version') from agent.event_hist as h
-        where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts and h.outcome <> 'completed' and h.notes ? 'version';
-        -- Children that did not complete start anew.
-        delete from agent.signal as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.value ->> 'outcome' <> 'completed';
-        delete from agent.step as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.sort = 'wait'
-        and s.result #>> '{value,outcome}' <> 'completed';
-        delete from agent.step as s using agent.event_hist as h
-        where h.id = any(_moved) and (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id and s.nth >= 0;
-        delete from agent.signal as s using agent.event_hist as h
-        where h.id = any(_moved) and (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id;
-        delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
-        perform agent.lead_with_first(_moved);
+        _moved := agent.rerun_batch(_ids[_first : _first + 499], cardinality(_ids) = 1);
         return query select unnest(_moved);
     end loop;
+end
+$$;
+
+-- Does so for a batch. An event that what others added to a table refuses stays in history, with a
+-- warning. Alone (_alone), it raises the error.
+create or replace function agent.rerun_batch(_ids int8[], _alone boolean) returns int8[]
+language plpgsql volatile security definer
+set jit = off
+as $$
+declare
+    _found int8[];
+    _rows agent.event[];
+    _row agent.event;
+    _moved int8[];
+    _half int4 := cardinality(_ids) / 2;
+begin
+    -- They become visible in the order in which they happened.
+    select array_agg(old.id order by (old.event).group_key, (old.event).item_key, old.id)
+    , array_agg(old.event order by (old.event).group_key, (old.event).item_key, old.id) into _found, _rows
+    from (
+        select h.id, agent.rerun_row(h) as event from agent.event_hist as h where h.id = any(_ids)
+        order by h.event_ts, h.id for update skip locked
+    ) as old;
+    if _found is null then
+        return '{}';
+    end if;
+    perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
+    _moved := agent.add_new_jobs(_found, _rows);
+    -- Few are left out: their keys are live, or they lost the race to lead their group.
+    foreach _row in array _rows loop
+        if _row.id <> all(_moved) then
+            _moved := _moved || case when not (agent.add_event(_row, true, false)).duplicate then array[_row.id] end;
+        end if;
+    end loop;
+    -- A failed event goes on after its stored steps, and asks again what its end has closed in
+    -- Slack. A completed or undone one begins anew, with its tags. What is asked or started
+    -- again may come before stored steps, so these are no longer in order.
+    update agent.step as s set in_order = false
+    from (
+        select moved as id from unnest(_moved) as moved
+        where exists (select from agent.open_questions(moved)) or exists (
+            select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$' and c.result #>> '{value,outcome}' <> 'completed')
+    ) as again
+    where s.event_id = again.id and s.in_order;
+    delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
+    where s.event_id = moved and s.name = q.question;
+    delete from agent.step as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
+    where s.event_id = moved and s.name in (q.question, q.question || ' asked', q.question || ' may', q.question || ' refused');
+    update agent.event as e set notes = jsonb_build_object('version', h.notes ->> 'version') from agent.event_hist as h
+    where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts and h.outcome <> 'completed' and h.notes ? 'version';
+    -- Children that did not complete start anew.
+    delete from agent.signal as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.value ->> 'outcome' <> 'completed';
+    delete from agent.step as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.sort = 'wait'
+    and s.result #>> '{value,outcome}' <> 'completed';
+    delete from agent.step as s using agent.event_hist as h
+    where h.id = any(_moved) and (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id and s.nth >= 0;
+    delete from agent.signal as s using agent.event_hist as h
+    where h.id = any(_moved) and (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id;
+    delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
+    perform agent.lead_with_first(_moved);
+    return _moved;
+exception when others then
+    if _alone or agent.is_outage(sqlstate) then
+        raise;
+    elsif _half > 0 then
+        return agent.rerun_batch(_ids[:_half], false) || agent.rerun_batch(_ids[_half + 1:], false);
+    end if;
+    raise warning 'event % cannot run again: SQLSTATE %', _ids[1], sqlstate;
+    return '{}';
 end
 $$;
 

@@ -3,7 +3,7 @@
 --
 --   history_part: a chunk of history; retention, erasing
 --   forget_steps: the steps of events that go; retention, erasing
---   drop_history: one step of retention; workers
+--   delete_old, drop_history: one step of retention; workers
 --   given_names, as_words, find_named, erase_names, drop_notes: what an erasure looks for; the ones
 --   below
 --   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
@@ -40,6 +40,33 @@ begin
     get diagnostics signals = row_count;
     delete from agent.feedback as f where f.event_id = any(_ids) and not exists (select from agent.event as e where e.id = f.event_id);
     delete from agent.request as r where r.event_id = any(_ids) and not exists (select from agent.event as e where e.id = r.event_id);
+end
+$$;
+
+-- Deletes rows of a plain history that are older than _cutoff. Skips locked rows, and rows that
+-- refuse it, with a warning. Returns the ids of those that went.
+create or replace function agent.delete_old(_ids int8[], _cutoff timestamptz) returns int8[]
+language plpgsql volatile security definer
+as $$
+declare
+    _gone int8[];
+    _half int4 := cardinality(_ids) / 2;
+begin
+    with held as (
+        select id, event_ts from agent.event_hist where id = any(_ids) and event_ts < _cutoff for update skip locked
+    ), deleted as (
+        delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts returning h.id
+    )
+    select coalesce(array_agg(id), '{}') into _gone from deleted;
+    return _gone;
+exception when others then
+    if agent.is_outage(sqlstate) then
+        raise;
+    elsif _half > 0 then
+        return agent.delete_old(_ids[:_half], _cutoff) || agent.delete_old(_ids[_half + 1:], _cutoff);
+    end if;
+    raise warning 'event % cannot be dropped from history: SQLSTATE %', _ids[1], sqlstate;
+    return '{}';
 end
 $$;
 
@@ -94,12 +121,8 @@ begin
     else
         select array_agg(h.id) filter (where h.event_ts < _cutoff), max(h.id), count(*) = _limit into _old, next, _full
         from (select id, event_ts from agent.event_hist where id > _after order by id limit _limit) as h;
-        with held as (
-            select id, event_ts from agent.event_hist where id = any(_old) and event_ts < _cutoff for update skip locked
-        ), deleted as (
-            delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts returning h.id
-        )
-        select array_agg(id), count(*) into _gone, dropped from deleted;
+        _gone := agent.delete_old(_old, _cutoff);
+        dropped := cardinality(_gone);
     end if;
     perform agent.forget_steps(_gone);
     -- Signals for which nothing waited: no step says how old they are.

@@ -15,6 +15,7 @@
 --   data_key, add_data_key, find_data_keys: services, programs
 --   retire_data_key, destroy_data_keys: erasing (016)
 --   set_rule, read_rules, drop_rule: workers
+--   damaged_seals: surelane verify
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
 -- later one replaces it, but keeps what an uninstall will erase. The bot's wakes waiting events.
@@ -244,14 +245,15 @@ begin atomic
     select exists (select from refreshed);
 end;
 
--- The tokens that expire before a time, the first ones first, and that no process refreshes.
+-- The tokens that expire before a time, and that no process refreshes, the first ones first. What
+-- was tried comes after what was not: else installations that Slack refuses would be all of them.
 create or replace function agent.expiring_installations(_within interval, _limit int4 default 100)
 returns table (enterprise_wide boolean, owner_id text, user_id text, version int8, expires_at timestamptz)
 language sql stable security definer
 begin atomic
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, i.expires_at from agent.installation as i
     where i.expires_at <= agent.clock() + _within and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
-    order by i.expires_at limit _limit;
+    order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
 
 -- Up to _limit rows after a row, in the order of their keys: a rotation looks at all of them.
@@ -375,3 +377,18 @@ begin atomic
     with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about returning r.id)
     select exists (select from gone);
 end;
+
+-- What has nothing sealed in it, and of the oldest _limit live events those whose data key is gone.
+create or replace function agent.damaged_seals(_limit int4) returns setof text
+language sql stable security definer
+set jit = off
+as $$
+    select format('installation of %s %s', owner_id, user_id) from agent.installation where sealed = ''
+    union all
+    select 'data key ' || encode(id, 'hex') from agent.data_key where sealed = ''
+    union all
+    select 'event ' || e.id from (select id, event from agent.event order by id limit _limit) as e
+    cross join lateral (select coalesce(e.event ->> 'surelane.sealed', e.event -> 'payload' ->> 'surelane.sealed')) as s (sealed)
+    where s.sealed is not null and case when s.sealed ~ '^[A-Za-z0-9+/]{12}'
+        then not exists (select from agent.data_key where id = substr(decode(left(s.sealed, 12), 'base64'), 2)) else true end
+$$;

@@ -107,7 +107,7 @@ declare
         ' drain_worker narrow_jobs group_jobs message_jobs longest_waiting count_versions recent_figures list_kinds'
         ' limit_use firings list_running list_questions workflow workflow_below list_workflows preview_erasure'
         ' begin_erasure read_said erase_step foreign_locks list_erasures retire_data_key destroy_data_keys'
-        ' find_dropped list_sockets first_calls';
+        ' find_dropped list_sockets first_calls wrong_head damaged_seals';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
@@ -138,14 +138,22 @@ begin
         end loop;
     end loop;
     if exists (select from pg_roles where rolname = 'agent_operator') then
+        -- Much of it for surelane verify: all that the queue keeps but payloads, results and keys.
         grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage, agent.feedback, agent.measurement
-        , agent.limit_state, agent.limit_note to agent_operator;
-        grant select on sequence agent.event_id_seq to agent_operator;
-        -- For surelane verify: what the queue keeps of its events beside agent.job.
-        grant select (id, event_ts, attempts, vt, claimed, kind, item_key, group_key, head, lane, max_attempts, claimed_by, heartbeat_at
-            , retrying, cancelled_by, changes, waits_for, continuation_id) on agent.event to agent_operator;
-        grant select (id, event_ts, kind, item_key, group_key, claimed, enqueued_at, outcome, changes, notes, finished_at) on agent.event_hist to agent_operator;
-        grant select (event_id, event_ts) on agent.step to agent_operator;
+        , agent.limit_state, agent.limit_note, agent.kind_limit, agent.band, agent.install_wait, agent.other_report, agent.slack_limit
+        , agent.event_hist_outlier, agent.socket to agent_operator;
+        grant select on sequence agent.event_id_seq, agent.signal_id_seq, agent.operator_action_id_seq, agent.erasure_id_seq, agent.dropped_id_seq
+        to agent_operator;
+        grant select (id, event_ts, attempts, vt, claimed, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
+            , claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, changes, waits_for, fails_with_children, continuation_id)
+        on agent.event to agent_operator;
+        grant select (id, event_ts, attempts, kind, item_key, group_key, claimed, enqueued_at, outcome, reason, changes, notes, waits_for, finished_at)
+        on agent.event_hist to agent_operator;
+        grant select (event_id, name, nth, sort, event_ts, attempt, started_at, due_at, finished_at) on agent.step to agent_operator;
+        grant select (id, event_id, name, taken_by, sent_at) on agent.signal to agent_operator;
+        grant select (event_id, waits_until) on agent.request to agent_operator;
+        grant select (id, place, until, after, finished_at) on agent.erasure to agent_operator;
+        grant select (id, at) on agent.dropped, agent.operator_action to agent_operator;
     end if;
 end
 $$;

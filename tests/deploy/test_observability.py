@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from surelane_service.common.schema import RECORD
 from tests.deploy.commands import ROOT, run
 from tests.deploy.compose import assert_hardened, config
 from tests.deploy.manifests import OBSERVED, named, rendered, workloads
@@ -86,7 +87,7 @@ def test_every_alert_says_how_bad_it_is_and_where_its_answer_stands(alert: dict[
 def test_the_runbook_answers_no_alert_that_is_gone_and_what_it_names_exists() -> None:
     answered = re.findall(r"^### (Surelane\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert answered == [alert["alert"] for alert in alerts()]
-    text, schema = RUNBOOK.read_text(), (ROOT / "migrations/src/surelane_migrations/schema.txt").read_text()
+    text, schema = RUNBOOK.read_text(), RECORD.read_text()
     names = set(re.findall(r"\bagent\.([a-z_]+)", text))
     assert names
     for name in names:

@@ -1,23 +1,31 @@
-"""Durable handlers: programs of a grammar, killed at random times, hold what docs/durable.md promises.
+"""Durable handlers: programs of a grammar, killed at their statements and at random times, hold what is promised.
 
-A failure prints its program as code. ``SURELANE_PROGRAMS=500`` runs as many, from ``SURELANE_SEED`` on.
+A failure prints its program, to be pasted into ``FOUND``. ``SURELANE_PROGRAMS=500`` runs as many, from
+``SURELANE_SEED`` on; so does ``make simulate``.
 """
 
 import asyncio
 import os
 import pprint
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
 
 from surelane.testing import fleet, virtual
-from surelane_worker import Context, Event, Handlers, StepError
+from surelane_worker import ChildError, Context, Event, Handlers, StepError
 
 SETTINGS = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}
 FIRST, MANY = int(os.environ.get("SURELANE_SEED", "0")), int(os.environ.get("SURELANE_PROGRAMS", "8"))
+IF_FAILED = ("cancel", "await", "leave")
+CHILD = -1
+"""Stands for the worker of a child that its parent's undos wait for."""
+FOUND: list[tuple[Any, ...]] = []
+"""Programs that failed once: each with its deaths, the seconds of its kills, and whether it is cancelled."""
 Program = list[Any]
 
 
@@ -40,6 +48,8 @@ class Grammar:
             lambda: ["wait", self._name()],
             lambda: ["pause", self._pause()],
             lambda: ["reply"],
+            lambda: ["stream", self._name(), self._pause()],
+            lambda: ["child", self._name(), self._pause(), self._fails(), self.random.choice(IF_FAILED)],
         ]
         nested: list[Callable[[], Program]] = [
             lambda: ["gather", *(self.block(depth - 1) for _ in range(self.random.randint(2, 3)))],
@@ -48,6 +58,11 @@ class Grammar:
             lambda: ["group", self.block(depth - 1), self.block(depth - 1)],
         ]
         return self.random.choice(simple + (nested if depth else []))()
+
+    def program(self) -> Program:
+        """Return a block that may begin anew with the same code, as a new event."""
+        anew = [["anew", self.random.randint(1, 2)]] if self.random.random() < 0.2 else []
+        return self.block() + anew
 
     def _name(self) -> str:
         self._names += 1
@@ -63,8 +78,15 @@ class Grammar:
 class Witness:
     """Runs a program, and notes what its code has seen and what has been done."""
 
-    def __init__(self) -> None:
+    def __init__(self, deaths: list[int]) -> None:
         self.fleet: Any = None
+        self.deaths, self.points = deaths, 0
+        """After how many statements and calls it dies."""
+        self.over = False
+        self.accepted = defaultdict[str, list[int]](list)
+        """The signals that were sent to each wait."""
+        self.got: dict[tuple[str, int], Any] = {}
+        """What each wait got, by its name and turn."""
         self.wrong: list[str] = []
         self.running: dict[str, int] = {}
         self.begun: list[str] = []
@@ -86,13 +108,29 @@ class Witness:
             self.wrong.append(f"{name} begins again after {self.kept[name]}")
         if self.running.get(name) == worker:
             self.wrong.append(f"{name} begins beside itself")
-        if name.startswith("undo") and worker in self.running.values():
+        if name.startswith("undo") and {worker, CHILD} & set(self.running.values()):
             self.wrong.append(f"{name} begins beside {self.running}")
         self.running[name] = worker
         self.begun.append(name)
 
     def end(self, name: str) -> None:
         self.running.pop(name, None)
+
+    def check_signals(self) -> None:
+        """Note where waits of a name did not get what was accepted for them, in its order."""
+        for wait, sent in self.accepted.items():
+            taken = [
+                value for (name, _), value in sorted(self.got.items()) if name == wait and value is not None
+            ]
+            if taken != sent[: len(taken)]:
+                self.wrong.append(f"{wait} got {taken} of {sent}")
+
+    async def speak(self, event: Event, ctx: Context, name: str, seconds: float) -> None:
+        where = {"channel": "C1", "thread_ts": "1.0", "recipient_user_id": "U1"}
+        async with ctx.slack.stream(event, interval=0, **where) as stream:
+            for word in ("one ", "two ", "three "):
+                await stream.append(f"{name} {word}")
+                await asyncio.sleep(seconds / 3)
 
     async def work(self, name: str, seconds: float, fails: int, worker: int) -> None:
         self.begin(name, worker)
@@ -112,13 +150,21 @@ class Witness:
         finally:
             self.end(name)
 
+    async def point(self) -> None:
+        """Die here, if the program is to."""
+        self.points += 1
+        if self.points in self.deaths:
+            self.over = True
+            self.running.clear()
+            await self.fleet.die()
+
     async def call(self, name: str, what: Any) -> None:
         """Await a call of ``ctx``, and note how it ends."""
         self.before[name] = dict(self.seen)
         try:
-            await what
-            self.saw(name, "done")
-        except StepError:
+            self.saw(name, f"done: {await what}")
+            await self.point()
+        except (StepError, ChildError):
             self.saw(name, "failed")
             raise
         except asyncio.CancelledError:
@@ -126,34 +172,45 @@ class Witness:
                 self.saw(name, "cut off")
             raise
 
-    over = False
-
-    async def run(self, program: Program, event: Event, ctx: Context) -> None:
+    async def run(self, program: Program, event: Event, ctx: Context) -> Any:
+        result = None
         for statement in program:
-            await self._do(statement, event, ctx)
+            await self.point()
+            result = await self._do(statement, event, ctx)
+        return result
 
-    async def _do(self, statement: Program, event: Event, ctx: Context) -> None:  # noqa: C901 - one case per sort
+    async def _do(self, statement: Program, event: Event, ctx: Context) -> Any:  # noqa: C901 - one case per sort
+        turn = event.payload["turn"]
         match statement:
             case ["step", name, seconds, sync, fails]:
-                work = self.work_in_thread if sync else self.work
-                await self.call(name, ctx.step(name, partial(work, name, seconds, fails, event.claim)))
+                work, named = self.work_in_thread if sync else self.work, f"{name} {turn}"
+                await self.call(named, ctx.step(named, partial(work, named, seconds, fails, event.claim)))
             case ["try", *rest]:
                 try:
                     await self._do(["step", *rest], event, ctx)
                 except StepError:
                     await self._do(["reply"], event, ctx)
             case ["undo", name]:
-                await ctx.undo(name, partial(self.work, f"undo {name}", 0.1, 0, event.claim))
+                await ctx.undo(name, partial(self.work, f"undo {name} {turn}", 0.1, 0, event.claim))
             case ["sleep", name, seconds]:
-                await self.call(name, ctx.sleep(seconds, name=name))
+                await self.call(f"{name} {turn}", ctx.sleep(seconds, name=name))
             case ["wait", name]:
-                await self.call(name, ctx.wait_for(name, timeout="20s"))
+                await self.call(f"{name} {turn}", self._take(name, turn, ctx))
+            case ["child", name, seconds, fails, if_failed]:
+                given = {"name": f"{name} {turn}", "seconds": seconds, "fails": fails, "if_failed": if_failed}
+                try:
+                    await self.call(given["name"], ctx.run("child", given, key=name, if_failed=if_failed))
+                except ChildError:
+                    await self._do(["reply"], event, ctx)
             case ["pause", seconds]:
                 await asyncio.sleep(seconds)
             case ["reply"]:
                 before = dict(self.seen)
                 await ctx.slack.reply(event, "said", channel="C1")
                 self.kept |= before
+            case ["stream", name, seconds]:
+                named = f"{name} {turn}"
+                await self.call(named, ctx.step(named, self.speak, event, ctx, named, seconds))
             case ["gather", *blocks]:
                 await asyncio.gather(*(self.run(block, event, ctx) for block in blocks))
             case ["group", *blocks]:
@@ -174,34 +231,77 @@ class Witness:
                     for task in tasks:
                         task.cancel()
                 await asyncio.gather(*done)
+            case ["anew", times] if turn < times:
+                return ctx.continue_as_new({"turn": turn + 1})
+        return None
+
+    async def _take(self, name: str, turn: int, ctx: Context) -> Any:
+        self.got[name, turn] = await ctx.wait_for(name, timeout="20s")
+        return self.got[name, turn]
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + MANY))
+def waits_of(program: Program) -> list[str]:
+    """Return the names of a program's waits."""
+    inner = [name for part in program if isinstance(part, list) for name in waits_of(part)]
+    return [program[1], *inner] if program[:1] == ["wait"] else inner
+
+
+def chosen(seed: int) -> tuple[Any, ...]:
+    """Return a program, and what happens to it: as in ``FOUND``."""
+    chance = Random(f"chance {seed}")
+    deaths = sorted({chance.randint(1, 30) for _ in range(chance.choice([0, 1, 2, 5]))})
+    kills = [round(chance.uniform(0, 4), 2) for _ in range(chance.choice([0, 0, 1, 3]))]
+    return Grammar(seed).program(), deaths, kills, chance.random() < 0.3
+
+
+@pytest.mark.parametrize(
+    "chosen", [*FOUND, *map(chosen, range(FIRST, FIRST + MANY))], ids=count(FIRST - len(FOUND))
+)
 @virtual
-async def test_a_program_holds_what_is_promised_although_workers_die(seed: int) -> None:
-    program, chance, witness = Grammar(seed).block(), Random(f"chance {seed}"), Witness()
-    handlers, kills = Handlers(), chance.choice([0, 0, 1, 3])
+async def test_a_program_holds_what_is_promised_although_workers_die(chosen: tuple[Any, ...]) -> None:
+    program, deaths, kills, cancels = chosen
+    witness, handlers, chance = Witness(deaths), Handlers(), Random(0)
 
-    @handlers.on("program", backoff="100ms", max_attempts=3 + kills)
-    async def run(event: Event, ctx: Context) -> None:
+    @handlers.on("program", backoff="100ms", max_attempts=3 + len(kills) + len(deaths))
+    async def run(event: Event, ctx: Context) -> Any:
         witness.seen, witness.over = {}, False
+        witness.got = {key: value for key, value in witness.got.items() if key[1] < event.payload["turn"]}
         try:
-            await witness.run(program, event, ctx)
+            return await witness.run(program, event, ctx)
         finally:
             witness.over = True
 
+    @handlers.on("child", backoff="100ms", max_attempts=3)
+    async def child(event: Event, ctx: Context) -> None:
+        name, seconds, fails, if_failed = event.payload.values()
+        worker = 0 if if_failed == "leave" else CHILD
+        await ctx.step("work", partial(witness.work, f"child {name}", seconds, fails, worker))
+
     async with fleet(handlers, settings=SETTINGS) as f:
         witness.fleet = f
-        event = await f.enqueue("program")
-        for _ in range(kills):
-            await f.sleep(chance.uniform(0, 4))
+        await f.enqueue("program", {"turn": 0}, item_key="program")
+
+        async def send() -> None:
+            for value, name in enumerate(waits_of(program) * 3):
+                await f.sleep(chance.uniform(0, 3))
+                if await f.queue.signal("program", name, value) == "sent":
+                    witness.accepted[name].append(value)
+
+        sending = asyncio.create_task(send())
+        for pause in kills:
+            await f.sleep(pause)
             witness.over = True
             await f.kill()
             witness.running.clear()
             f.start()
-        if chance.random() < 0.3:
-            await f.cancel(event)
-        await f.until(event.ended, "2h")
-    assert not witness.wrong, f"program = {pprint.pformat(program)}\nkills = {kills}\n" + "\n".join(
-        witness.wrong
+        if cancels:
+            await f.queue.cancel("program")
+        while await f.sql("select from agent.event where item_key = 'program'"):
+            await f.sleep(5)
+        await sending
+    witness.check_signals()
+    said = Counter(text.partition(" one")[0] for each in f.slack.messages if " one" in (text := each["text"]))
+    witness.wrong += [f"{name} was said twice" for name, times in said.items() if times > 1]
+    assert not witness.wrong, "\n".join(
+        [f"FOUND.append({pprint.pformat((program, deaths, kills, cancels))})", *witness.wrong]
     )

@@ -490,6 +490,9 @@ TABLE = r"""
 # kept-too-much: an event that runs again from a step runs that step
 @ sql/015-change.sql > sql/test_rerun.py
 ~ select s.*, s.stored_at < cut.at and ==> select s.*, s.stored_at <= cut.at and
+# second-ids: a message that comes under another event id while it runs is no second event
+@ sql/003-insert.sql > sql/test_messages.py
+~ if _again <> '{}' then ==> if false then
 # former-primaries: after a failover no service uses the former primary
 @ service/pool.py > unit/test_former_primary.py system/test_failover.py
 ~ if newest > timeline: ==> if newest < timeline:

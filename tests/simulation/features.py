@@ -245,7 +245,7 @@ class Workflows(Feature):
 
 
 class Cancels(Feature):
-    """What was cancelled does not begin any more, and what runs meanwhile ends within its grace."""
+    """What was cancelled does not begin any longer, and what runs meanwhile ends within its grace."""
 
     kinds = ("doomed",)
     live = (

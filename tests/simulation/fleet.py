@@ -9,6 +9,7 @@ What must hold for every seed:
 - A step whose result was stored is not run again. What is suspended wakes.
 - A question to people is posted, by hosts that were well only once, and the first click that counts stays its answer.
   Where its thread is gone, its event is cancelled, and nothing is left in the channel.
+- What must hold of mentions stands in :mod:`tests.simulation.mentions`.
 - Once a disturbance is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
   Where a machine vanished, that is :data:`SWEPT` seconds after five minutes without a heartbeat.
 - Once it is over, and while connections are half-open, no event waits for longer than :data:`IDLE` seconds beside idle
@@ -140,6 +141,7 @@ class Fleet(Senders):
                 faults = [
                     group.create_task(self._later(each.at, self._break, each)) for each in self.plan.faults
                 ]
+                posts.append(group.create_task(self.slack.mentions.talk()))
                 group.create_task(self._later(0, self._trouble, posts, faults))
             await self.check()
         except ExceptionGroup as error:
@@ -302,10 +304,14 @@ class Fleet(Senders):
         ended = Counter(row["item_key"] or str(row["id"]) for row in everything)
         if twice := [key for key, count in ended.items() if count > max(1, self.sends[key])]:
             raise BrokenError("one row in history", f"{twice}")
-        if lost := sorted(self.acknowledged - ended.keys()):
+        if lost := sorted(self.acknowledged - ended.keys() - self.slack.mentions.keys):
             raise BrokenError("nothing acknowledged is lost", f"{lost}")
+        await self.slack.mentions.check(self.database.see)
         gone = self.slack.unanswered
-        if failed := [row["item_key"] for row in rows if row["outcome"] != _outcome(row["item_key"] in gone)]:
+        others = [row for row in rows if row["kind"] != "slack.app_mention"]
+        if failed := [
+            row["item_key"] for row in others if row["outcome"] != _outcome(row["item_key"] in gone)
+        ]:
             raise BrokenError("everything completes", f"{failed}")
         for name, feature in self.features.items():
             own = [row for row in everything if row["kind"] in feature.kinds]
@@ -357,11 +363,13 @@ class Fleet(Senders):
         handlers = self.witness.handlers(host, version, self.plan.kinds)
         for feature in self.features.values():
             feature.handle(handlers.on, host, Random(f"{host.name} {feature.kinds} {self.plan.seed}"))
+        self.slack.mentions.include(handlers, host)
         context = copy_context()
         context.run(HERE.set, host)
-        work = member.work(
-            self.net, _settings(self.plan.encrypted, "hasty" in self.features), handlers, self.slack
+        settings = _settings(
+            self.plan.encrypted, "hasty" in self.features, tuple(self.slack.mentions.settings.items())
         )
+        work = member.work(self.net, settings, handlers, self.slack)
         member.task = self.loop.create_task(work, context=context)
         self.note_spare()
 
@@ -388,8 +396,9 @@ class Fleet(Senders):
 
 
 @cache
-def _settings(encrypted: bool, hasty: bool) -> WorkerSettings:
-    more = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
+def _settings(encrypted: bool, hasty: bool, given: tuple[tuple[str, str], ...]) -> WorkerSettings:
+    more = dict(given)
+    more |= {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
     more |= {"SURELANE_SWEEP_INTERVAL": "10s"} if hasty else {}
     return WorkerSettings(**cast("Any", SETTINGS | more))
 

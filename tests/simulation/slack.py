@@ -14,6 +14,7 @@ from typing import Any
 
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host, Net
+from tests.simulation.mentions import Mentions
 from tests.simulation.plan import GROUPS, TROUBLE, thread_of
 from tests.simulation.witness import CHOICES, Witness
 
@@ -30,7 +31,7 @@ class Slack:
     net: Net
     witness: Witness
     click: Callable[[str, dict[str, Any]], Awaitable[None]]
-    """Posts a click to ingest, under a key."""
+    """Posts a click or an event to ingest, under a key."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     people: set[asyncio.Task[None]] = field(default_factory=set)
     unanswered: set[str] = field(default_factory=set)
@@ -40,6 +41,7 @@ class Slack:
 
     def __post_init__(self) -> None:
         self._posts = 0
+        self.mentions = Mentions(self.witness, self.click)
         self._random = Random(f"slack {self.witness.seed}")
         self._often = self._random.choice((0.0, 0.05, 0.2))
         doomed = thread_of(self._random.choice(GROUPS))
@@ -77,6 +79,8 @@ class Slack:
         if message.get("thread_ts") and message["thread_ts"] == self.gone:
             self.unanswered.add(key)
             message["beside"] = message.pop("thread_ts")
+            return message
+        if self.mentions.hears(host, message):
             return message
         self.witness.asks(host, key)
         self.people.add(loop.create_task(self._answer(key, message), context=Context()))

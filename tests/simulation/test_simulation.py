@@ -33,6 +33,7 @@ KNOWN = {
     "changed-answers": 45,
     "unclear-answers": 1,
     "left-beside": 61,
+    "second-ids": 5,
 }
 """Faults of tests/mutants, each with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 31)

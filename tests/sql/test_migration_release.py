@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from surelane_dev.accounts import OWNER, prepare, uri_of
+from surelane_migrations.common.schema import RECORD as SCHEMA
+from surelane_migrations.common.schema import describe_schema
 from surelane_migrations.files import PACKAGED, discover
-from surelane_migrations.status import describe_schema, expected_schema
+from surelane_migrations.status import expected_schema
 from surelane_migrations.version import RELEASE
 from tests.old_postgres import OLDEST, oldest_postgres
 from tests.sql.migrations import command, connected, server_directory
 from tests.sql.releases import COMMITS, digest_of, parse_releases
 
 RELEASES = PACKAGED / "releases.txt"
-SCHEMA = PACKAGED / "schema.txt"
 SCHEMA_HEADER = "# All that the scripts make, for `verify`; written by tests/sql/test_migration_release.py.\n"
 RECORD = "SURELANE_RECORD=1 .venv/bin/python -m pytest tests/sql/test_migration_release.py"
 

@@ -46,6 +46,9 @@ def _look_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(invariants, "AGAIN", 0.0)
 
 
+CHECKS = [check for check in invariants.CHECKS if check.name != "unknown claims"]
+"""The machines claim under names of workers that nothing lists."""
+
 MACHINES = pytest.mark.parametrize("sort", [Machine, DurableMachine])
 
 
@@ -84,7 +87,7 @@ def walk_all(database: str, sort: type[Machine], seeds: Iterable[int]) -> None:
                 machine.rescue()
             except Exception as error:
                 raise AssertionError(f"a walk with seed {seed} went wrong: {error}") from error
-            found = [each for check in invariants.CHECKS for each in run(invariants.look(queue, check, 1000))]
+            found = [each for check in CHECKS for each in run(invariants.look(queue, check, 1000))]
             assert [each for each in found if each.level is not Level.OK] == [], f"after seed {seed}"
 
 

@@ -24,6 +24,13 @@ BROKEN = {
         "serializable",
         "cure",
     ),
+    "logins": (
+        """create role {db} login connection limit 1 valid until '2020-01-01'; grant agent_worker to {db};
+        alter role {db} in database {db} set default_transaction_read_only = on;
+        alter role {db} set role = 'agent_worker'""",
+        ": 1 connections at most; ",
+        "cure",
+    ),
     "ownership": (
         "alter table agent.rule owner to postgres; alter function agent.clock owner to postgres",
         "routine agent.clock(), table agent.rule",
@@ -71,6 +78,7 @@ async def test_what_is_wrong_is_found_and_the_advice_cures(database: str, server
             (answer,) = await answered(owner, [name])
         assert answer.level == "ok", answer
     finally:
+        await admin.execute(f"drop role if exists {db}")
         await admin.close()
 
 

@@ -27,6 +27,12 @@ async def connected(
             await writer.wait_closed()
 
 
+async def closed(reader: asyncio.StreamReader) -> None:
+    """Wait until the service closes a connection. It resets one that it has not read to the end."""
+    with suppress(ConnectionError):
+        await reader.read()
+
+
 async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5) -> bytes:
     """Return the service's answers to ``request`` on one connection, until it closes it or is ``quiet``.
 

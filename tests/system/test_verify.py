@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane_operator.doctor import Finding, Level, verify
+from surelane_operator.doctor import Finding, Level, invariants, verify
 from surelane_operator.doctor.invariants import CHECKS, look
 from tests.databases import Server, as_role
 from tests.sql.migrations import connected
@@ -39,48 +41,18 @@ async def wrong(operator: Connection, rows: int = 1000) -> dict[str, Finding]:
     return {each.check: each for each in await verify(operator, rows) if each.level is not Level.OK}
 
 
-ONE = "select agent.enqueue('job')"
-PAIR = "select agent.enqueue('job', _group_key => 'g') from generate_series(1, 2)"
-CLAIM = "select agent.claim_events('{job}', 1, 3, '10 min', 'w1')"
-WORKER = "select agent.announce_worker('w1', '{job}', '1')"
-LIMIT = """select agent.declare_limits('w1', '{job}', '{"job": {"per": "kind", "concurrency": 2}}')"""
-HELD = "claimed_by = 'w2', claimed = '{now}', attempts = 1, vt = now() + '1 min'"
-SECOND_HAND = f"update agent.event set {HELD} where not head"
-DEAD = "update agent.worker set session = 99, died_at = now() - interval '1 min'"
-FAN_OUT = """select agent.fan_out('[{"kind": "part", "payload": {}}]', '{"kind": "whole", "payload": {}}')"""
-ENDED = """
-select agent.delete_event(agent.insert_event('{"type": "event_callback", "team_id": "T1", "event_id": "Ev1"
-, "event": {"type": "app_mention", "user": "U1", "channel": "C1", "text": "hi", "event_ts": "1700000000.000100"}}'))
-"""
-LIVE_AGAIN = """
-insert into agent.event (id, event_ts, event, kind, item_key, head, lane) overriding system value
-select id + 1000, event_ts + interval '1 s', event, kind, item_key, true, 0 from agent.event_hist
-"""
-ENDED_AGAIN = (
-    "create temp table copied as select * from agent.event_hist",
-    "update copied set id = id + 1000, event_ts = event_ts + interval '1 s'",
-    "insert into agent.event_hist select * from copied",
-)
-OPEN_STREAM = """
-update agent.event_hist set notes = '{"streams": {"1": {"channel": "C1", "ts": "1.0", "stopped": false}}}'
-"""
-ORPHAN = """
-insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at)
-values (77, 'a', 1, 'wait', now(), 1, now())
-"""
+BROKEN = Path(__file__).with_name("broken_rules.txt")
 
 
 @dataclass(frozen=True)
 class Break:
-    """A broken rule: the check that finds it, what it names, and how it comes about.
-
-    ``before`` is done as always, ``past`` goes past every trigger, as no function does.
-    """
+    """A broken rule: the check that finds it, what it names, and how it comes about; ``broken_rules.txt`` says more."""
 
     check: str
     named: str
     before: tuple[str, ...]
     past: tuple[str, ...] = ()
+    cure: str | None = None
 
     async def happen(self, connection: Connection) -> str:
         """Break the rule; return the name of what breaks it."""
@@ -95,77 +67,78 @@ class Break:
         return self.named.format(first=first, second=first + 1000)
 
 
-BREAKS = {
-    "no head": Break("group heads", "group g", (PAIR,), ("delete from agent.event where head",)),
-    "two hands": Break("group heads", "group g", (PAIR, CLAIM), (SECOND_HAND,)),
-    "held behind a free head": Break(
-        *("group heads", "group g", (PAIR, CLAIM)),
-        (SECOND_HAND, "update agent.event set claimed_by = null, vt = now() where head"),
-    ),
-    "late head": Break(
-        *("group heads", "group g", (PAIR,)),
-        ("update agent.event set vt = now() + case when head then '1 h' else interval '-1 min' end",),
-    ),
-    "retry behind": Break(
-        "group heads", "group g", (PAIR,), ("update agent.event set retrying = true where not head",)
-    ),
-    "dead hand": Break("claims", "event {first}, claim 1 of w1", (WORKER, ONE, CLAIM, DEAD)),
-    "lost hand": Break(
-        *("claims", "event {first}, claim 1 of w1"),
-        (
-            *(WORKER, ONE, CLAIM, DEAD),
-            "update agent.worker set died_at = null, seen_at = now() - interval '2 min'",
-        ),
-    ),
-    "silent hand": Break(
-        *("claims", "event {first}, claim 1 of w1"),
-        (ONE, CLAIM, "update agent.event set heartbeat_at = now() - interval '8 min'"),
-    ),
-    "uncounted slot": Break(
-        *("limit slots", "event {first}"),
-        (WORKER, LIMIT, ONE, CLAIM, "update agent.limit_state set running = '{}'"),
-    ),
-    "lost note": Break(
-        *("reachable", "event {first}", (WORKER, LIMIT, ONE)),
-        ("update agent.event set vt = now() - interval '1 hour'", "delete from agent.limit_note"),
-    ),
-    "unknown kind": Break("reachable", "event {first}", (ONE, "delete from agent.kind")),
-    "lost children": Break(
-        *("reachable", "event ", (FAN_OUT,)), ("delete from agent.event where kind = 'part'",)
-    ),
-    "ending that nothing ends": Break(
-        *("cancelled", "event {first}", (ONE,)), ("update agent.event set cancelled_by = 'w1'",)
-    ),
-    "live and ended": Break("one row a key", "event {second}", (ENDED,), (LIVE_AGAIN,)),
-    "same id": Break(
-        *("one row a key", "event {first}", (ENDED, "insert into agent.kind values ('job')")),
-        (LIVE_AGAIN, "update agent.event set id = id - 1000, item_key = 'x', kind = 'job'"),
-    ),
-    "ended twice": Break("one row a key", "event {second}", (ENDED,), ENDED_AGAIN),
-    "id ended twice": Break(
-        *("one row a key", "event 7", (ENDED,)),
-        (*ENDED_AGAIN, "update agent.event_hist set id = 7, kind = 'job'"),
-    ),
-    "left open": Break(*("open messages", "event {first}", (ENDED,)), (OPEN_STREAM,)),
-    "orphaned step": Break(*("steps", "event 77"), (ORPHAN,)),
+def read_breaks(text: str) -> dict[str, Break]:
+    words, rows = text.split("\n\n")
+    known = dict(re.findall("^([A-Z_]+) = (.+)$", words, re.MULTILINE))
+
+    def statements(given: str) -> tuple[str, ...]:
+        for _ in range(4):
+            given = re.sub(r"\b[A-Z_]+\b", lambda word: known.get(word[0], word[0]), given)
+        given = re.sub(r"^live (.*?)(?=; |$)", r"update agent.event set \1 where kind <> 'part'", given)
+        return tuple(given.split("; ")) if given else ()
+
+    breaks = {}
+    for row in rows.splitlines():
+        name, check, named, before, past, *cure = (part.strip(" ") for part in row.split("|"))
+        breaks[name] = Break(
+            check, named, statements(before), statements(past), *map("".join, map(statements, cure))
+        )
+    return breaks
+
+
+BREAKS = read_breaks(BROKEN.read_text())
+SCHEMA = {
+    "index": "drop index agent.event_claim",
+    "invalid index": "update pg_index set indisvalid = false where indexrelid = 'agent.event_item_key'::regclass",
+    "trigger": "alter table agent.event disable trigger member_joins",
+    "trigger of replicas": "alter table agent.event enable replica trigger event_deleted",
+    "constraint": "alter table agent.event drop constraint attempts_not_negative",
+    "body": "create or replace function agent.alive_for() returns interval language sql return interval '1 h'",
+    "settings": "alter function agent.promote(text) reset all",
+    "grant": "grant select on agent.installation to agent_worker",
+    "revoke": "revoke execute on function agent.settle from agent_worker",
+    "default": "alter table agent.event alter retrying drop default",
+    "unlogged": "alter table agent.signal set unlogged",
+    "rule": "create rule nothing as on delete to agent.signal do instead nothing",
+    "sequence": "alter sequence agent.event_id_seq increment 2",
+    "view": "create or replace view agent.live_job as table agent.ended_job",
 }
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_each_broken_rule_is_found_alone_and_named(
-    broken: str, connection: Connection, operator: Connection
+async def test_each_broken_rule_is_found_alone_and_named_and_its_advice_cures(
+    broken: str, connection: Connection, operator: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(invariants, "AGAIN", 0.0)
+    given = BREAKS[broken]
     assert await wrong(operator) == {}
-    named = await BREAKS[broken].happen(connection)
+    named = await given.happen(connection)
     found = await wrong(operator)
-    assert list(found) == [BREAKS[broken].check], found
-    (finding,) = found.values()
+    assert set(found) - {"objects"} == {given.check}, found
+    finding = found[given.check]
     told = (finding.level, named in finding.found, bool(finding.advice))
     assert told == (Level.PROBLEM, True, True), finding
+    check = next((each for each in CHECKS if each.name == given.check), CHECKS[0])
+    for _ in range(5):
+        if finding := found.get(given.check):
+            cure = given.cure or finding.advice.removeprefix(f"{check.advice}: ")
+            await connection.execute(cure)
+            found = await wrong(operator)
+    assert set(found) - {"objects"} == set()
+
+
+@pytest.mark.parametrize("changed", SCHEMA)
+async def test_each_change_of_the_schema_is_found_and_named(
+    changed: str, connection: Connection, operator: Connection
+) -> None:
+    await connection.execute(SCHEMA[changed])
+    found = await wrong(operator)
+    assert "objects" in found, found
+    assert (found["objects"].level, bool(found["objects"].advice)) == (Level.PROBLEM, True)
 
 
 def test_every_check_but_that_of_timescaledb_has_a_break() -> None:
-    assert {check.name for check in CHECKS} - {each.check for each in BREAKS.values()} == {"partitions"}
+    assert {check.name for check in CHECKS} - {each.check for each in BREAKS.values()} == {"hypertable"}
 
 
 async def test_the_command_tells_by_its_exit_code_and_the_doctor_has_the_quick_checks(
@@ -173,7 +146,7 @@ async def test_the_command_tells_by_its_exit_code_and_the_doctor_has_the_quick_c
 ) -> None:
     surelane = Command(as_role(database, "surelane_operator"))
     assert (await surelane("verify")).code == 0
-    named = await BREAKS["two hands"].happen(connection)
+    named = await BREAKS["no head"].happen(connection)
     verified, examined, wrong = await surelane.each("verify --json", "doctor", "verify --rows 0")
     said = json.loads(verified.out)
     bad = [each for each in said["findings"] if each["level"] == "problem"]
@@ -183,14 +156,16 @@ async def test_the_command_tells_by_its_exit_code_and_the_doctor_has_the_quick_c
     assert (examined.code, wrong.code) == (1, 2)
 
 
+HEADS = next(check for check in CHECKS if check.name == "group heads")
+
+
 async def test_a_sample_is_stated_and_names_are_few(connection: Connection, operator: Connection) -> None:
     pairs = "select agent.enqueue('job', _group_key => 'g' || n % 8) from generate_series(0, 15) as n"
     await Break("", "", (pairs,), ("delete from agent.event where head",)).happen(connection)
-    heads = CHECKS[0]
-    (all_of_them,) = await look(operator, heads, 100)
+    (all_of_them,) = await look(operator, HEADS, 100)
     assert all_of_them.found.startswith("8 of 8: ")
     assert all_of_them.found.endswith(": group g0; group g1; group g2; group g3; group g4; …")
-    (some,) = await look(operator, heads, 3)
+    (some,) = await look(operator, HEADS, 3)
     assert some.found.startswith("3 of the first 3: ")
 
 
@@ -215,13 +190,13 @@ async def test_it_only_reads_and_waits_for_no_lock_and_for_no_slow_statement(
     async with connection.transaction():
         await connection.execute("lock table agent.step in access exclusive mode")
         found = await wrong(operator)
-    assert (list(found), found["steps"].level) == (["steps"], Level.UNKNOWN)
+    assert {each.level for each in found.values()} == {Level.UNKNOWN}
     assert "lock timeout" in found["steps"].found
-    slow = replace(CHECKS[0], wrong="select pg_sleep(600)::text")
+    slow = replace(HEADS, wrong="select pg_sleep(600)::text")
     monkeypatch.setattr("surelane_operator.doctor.invariants.BOUNDS", "set local statement_timeout = '100ms'")
     (finding,) = await look(operator, slow, 10)
     assert (finding.level, "statement timeout" in finding.found) == (Level.UNKNOWN, True)
-    writes = replace(CHECKS[0], wrong="select agent.pause_kind('job')::text")
+    writes = replace(HEADS, wrong="select agent.pause_kind('job')::text")
     (finding,) = await look(operator, writes, 10)
     assert (finding.level, "read-only transaction" in finding.found) == (Level.UNKNOWN, True)
 

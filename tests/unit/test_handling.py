@@ -265,6 +265,10 @@ def test_a_failure_hook_has_the_kinds_of_its_set_without_versions_or_those_that_
     hooks = {kind: handler.name for kind, handler in by_kind.items() if kind.startswith("surelane.")}
     assert set(hooks) == {f"surelane.failed:{kind}" for kind in "abc"}
     assert {name.rsplit(".", 1)[-1] for name in hooks.values()} == {"second"}
+    long = saying("long", "k" * 185)
+    long.on_failure()(handle)
+    with pytest.raises(HandlersError, match="at most 184 characters: 'k"):
+        registered_in(long).by_kind()
     handlers = registered("1", "2")
     handlers.on_failure()(handle)
     kinds = [kind for kind in registered_in(handlers).by_kind() if "failed" in kind]

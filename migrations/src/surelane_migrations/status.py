@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from surelane_migrations import database, errors
+from surelane_migrations.common.schema import RECORD, describe_schema, differences, recorded
 from surelane_migrations.database import Report
 from surelane_migrations.files import PACKAGED, Comparison, Scripts, ScriptStatus, compare
 from surelane_migrations.runner import silent
@@ -84,28 +85,17 @@ def _script_line(script: ScriptStatus) -> str:
     return f"{script.state:<10} {script.file_name}{when}"
 
 
-CATALOG = Path(__file__).with_name("catalog.sql").read_text(encoding="utf-8")
-
-
-async def describe_schema(connection: database.Connection) -> tuple[str, ...]:
-    """Return one line per column, constraint, index, trigger, function and grant of the schema."""
-    async with connection.transaction(readonly=True):
-        # PostgreSQL writes a schema's name in a definition if that schema is not on the path.
-        await connection.execute("set local search_path = pg_catalog")
-        return tuple(row["line"] for row in await connection.fetch(CATALOG))
-
-
 def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
     """Return the lines of ``schema.txt``: the objects that the scripts create.
 
     Raises:
         ScriptsError: the file cannot be read.
     """
+    path = RECORD if directory == PACKAGED else directory / "schema.txt"
     try:
-        text = (directory / "schema.txt").read_text(encoding="utf-8")
+        return recorded(path)
     except OSError as error:
-        raise errors.ScriptsError(f"{directory / 'schema.txt'} cannot be read: {error.strerror}") from error
-    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+        raise errors.ScriptsError(f"{path} cannot be read: {error.strerror}") from error
 
 
 async def verify(connection: database.Connection, scripts: Scripts, expected: tuple[str, ...]) -> list[str]:
@@ -126,9 +116,7 @@ async def verify(connection: database.Connection, scripts: Scripts, expected: tu
         raise errors.DifferentError(
             f"incremental/{comparison.pending[0].file_name} was not applied; run apply --again"
         )
-    actual = await describe_schema(connection)
-    missing, unexpected = sorted(set(expected) - set(actual)), sorted(set(actual) - set(expected))
-    return [f"missing:    {line}" for line in missing] + [f"unexpected: {line}" for line in unexpected]
+    return differences(await describe_schema(connection), expected)
 
 
 async def wait_for_schema(

@@ -1,6 +1,7 @@
 """Slack in virtual time: its messages in memory, and the client with which a worker reaches them."""
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -136,7 +137,15 @@ class Client(AsyncWebClient):
     async def _answer(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
         net, loop = self._net, self._net.database.loop
         until = loop.now + WITHIN
-        await asyncio.sleep(net.delay())
+        arrives = loop.now + net.delay()
+        try:
+            await asyncio.sleep(arrives - loop.now)
+        except asyncio.CancelledError:
+            if not (
+                self._host.alive or self._host.cut_off
+            ):  # what a process has sent arrives after its death
+                loop.call_at(arrives, self._slack.take, self._host, method, given, context=Context())
+            raise
         while self._host.cut_off:
             if loop.now > until:
                 raise TimeoutError

@@ -26,7 +26,16 @@ from surelane_operator.doctor.queue import (
 )
 from surelane_operator.reads.events import Reads
 
-WATCHED = ("encoding", "writes", "triggers", "ownership", "row security", "publications", "sequences")
+WATCHED = (
+    "encoding",
+    "writes",
+    "triggers",
+    "logins",
+    "ownership",
+    "row security",
+    "publications",
+    "sequences",
+)
 """What may change under a running installation, of all that Surelane needs of a database."""
 
 __all__ = ["AGAIN", "Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
@@ -73,8 +82,11 @@ async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
     schema = await _answered("schema", partial(server.schema, connection))
     if schema[0].level is Level.PROBLEM:
         return schema
-    checks: dict[str, Check] = {"row security": partial(server.needs, connection, ["row security"])}
-    checks |= {"timeline": partial(server.timeline, connection)}
+    checks: dict[str, Check] = {"needs": partial(server.needs, connection, ["row security", "sequences"])}
+    checks |= {
+        "timeline": partial(server.timeline, connection),
+        "objects": partial(server.objects, connection),
+    }
     checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
     return schema + await _all_answered(checks)
 

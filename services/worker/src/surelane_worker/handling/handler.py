@@ -311,6 +311,9 @@ class Registered:
         for kinds, hook in self.hooks:
             names = kinds or {kind: None for route in own + included for kind in route.handler.kinds}
             failed = tuple(FAILED + kind for kind in names if not kind.startswith("surelane."))
+            if long := [kind for kind in failed if len(kind) > LONGEST_NAME]:
+                most, kind = LONGEST_NAME - len(FAILED), long[0].removeprefix(FAILED)
+                raise HandlersError(f"a kind with a failure hook has at most {most} characters: {kind!r}")
             hooks.append(Route(replace(hook, kinds=failed, call=partial(_of_ended, hook.call)), every))
         tried = [*own, *hooks, *included]
         return [replace(route, handler=route.handler.within(self.middlewares)) for route in tried]

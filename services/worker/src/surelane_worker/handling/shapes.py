@@ -29,6 +29,10 @@ class StepMismatchError(Exception):
     """A step cannot be run or stored as it is called, or does not fit what is stored under its name."""
 
 
+class StepsAtOnceError(StepMismatchError):
+    """Two tasks run a step of one name at once."""
+
+
 class StepResultError(StepMismatchError):
     """A step's function has returned what cannot be stored. It is not called again."""
 

@@ -25,7 +25,7 @@ from surelane_worker.handling.flow import STOP, Flow, Key, Run
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
 from surelane_worker.handling.past import PATCH, UNDO, End, Past, Signal, Tasks, signal_of
 from surelane_worker.handling.records import failure_record
-from surelane_worker.handling.shapes import Call, StepMismatchError, StepResultError
+from surelane_worker.handling.shapes import Call, StepMismatchError, StepResultError, StepsAtOnceError
 from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -127,7 +127,7 @@ class Steps:
                 f"step {outer!r} contains another step or wait, {name!r}: call it outside of the step"
             )
         if name in self._running:
-            raise StepMismatchError(
+            raise StepsAtOnceError(
                 f"two tasks run a step {name!r} at once, so a later attempt could give one the result of the other:"
                 " name each with key=, such as the item that it is for"
             )

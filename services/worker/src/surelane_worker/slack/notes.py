@@ -43,6 +43,8 @@ AWAY = 0.5
 Ordinal = int | str
 """The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
 
+ARRIVES = 5.0
+"""Seconds of an attempt after which Slack has all that earlier ones sent. Under load a call took over a second."""
 METADATA_TYPE = "surelane_reply"
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then sent again."""
@@ -198,13 +200,17 @@ class SentReplies:
 
     client: AsyncWebClient
     log: Logger
-    _found: dict[tuple[int, Thread], dict[Ordinal, str]] = field(default_factory=dict)
+    _began: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
-    async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
-        """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
-        if (event.id, thread) not in self._found:
-            self._found[event.id, thread] = await self.look(event, thread)
-        return self._found[event.id, thread]
+    async def earlier(self, find: Callable[[], Awaitable[str | None]]) -> str | None:
+        """Return what an earlier attempt sent, of which it noted no answer; ``None``: it sent nothing.
+
+        If its worker died, what it sent in its last moment may still be on its way.
+        """
+        if (found := await find()) is None:
+            await asyncio.sleep(self._began + ARRIVES - asyncio.get_running_loop().time())
+            found = await find()
+        return found
 
     async def posted(self, event: Event, thread: Thread, answer: AsyncSlackResponse) -> str:
         """Return the timestamp of a message that Slack has posted.

@@ -137,19 +137,19 @@ class Replies:
     ) -> str:
         notebook, arguments = self._notebooks.of(event), dict(arguments)
         thread = taken(place, arguments)
-        if notebook.has_reply(ordinal) and (found := await self._sent.before(event, thread)).get(ordinal):
+
+        async def find() -> str | None:
+            return (await self._sent.look(event, thread)).get(ordinal)
+
+        if notebook.has_reply(ordinal) and (found := await self._sent.earlier(find)):
             self._log.info("reply was already sent", ordinal=ordinal)
-            await notebook.note_reply(ordinal, found[ordinal])
-            return found[ordinal]
+            await notebook.note_reply(ordinal, found)
+            return found
         metadata = metadata_of(event, ordinal, arguments.get("metadata"))
         where = {"channel": thread.channel, "thread_ts": thread.ts}
         message = {**where, "text": text, **arguments, "metadata": metadata}
         await self._check_new()
         notebook.place(ordinal, thread.channel)
-
-        async def find() -> str | None:
-            return (await self._sent.look(event, thread)).get(ordinal)
-
         note, forget = partial(notebook.note_reply, ordinal), partial(notebook.forget, "replies", ordinal)
         return await self._sent.noted_once(partial(self._post, event, thread, message), find, note, forget)
 
@@ -349,7 +349,7 @@ class Replies:
             await notebook.note_call(f"{name}:sent", sent, must=True)
         share = partial(self._share, {"id": sent, **shown}, thread, comment)
         find = partial(self._sent.file, thread, sent)
-        if not (uploaded := earlier and await find()):
+        if not (uploaded := earlier and await self._sent.earlier(find)):
             await self._sent.check_thread(
                 event, thread
             )  # Slack's answer does not tell where it posted the file

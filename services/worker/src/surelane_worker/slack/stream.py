@@ -66,7 +66,7 @@ class Begun:
 
     async def earlier(self) -> str | None:
         """Return the timestamp of the message that an earlier attempt began; ``None``: it began none."""
-        return (self.noted.get("ts") or await self._found()) if self.noted else None
+        return (self.noted.get("ts") or await self.sent.earlier(self._found)) if self.noted else None
 
     async def begin(self, call: Callable[[], Awaitable[str]]) -> str:
         """Begin the message with a call that returns its timestamp; see :meth:`SentReplies.noted_once`."""

@@ -209,8 +209,9 @@ class Refresher:
         for row in await self.installations.expiring(AHEAD, BATCH):
             try:
                 refreshed += bool(await self.refresh(row))
-            except (SealedError, SurelaneError) as error:  # a locked row holds up no other
-                _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
+            except Exception as error:  # noqa: BLE001 - a row that is locked or cannot be read holds up no other
+                said = str(error) if isinstance(error, (SealedError, SurelaneError)) else type(error).__name__
+                _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=said)
         return refreshed
 
     async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:

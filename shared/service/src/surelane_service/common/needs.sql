@@ -65,6 +65,29 @@ select 'missing: ' || coalesce(string_agg(name, ', '), 'none') as found
 from unnest(array['agent_ingest', 'agent_worker', 'agent_operator', 'agent_producer']) as name
 where to_regrole(name) is null;
 
+-- need: logins
+-- advice: services cannot work under these. As an administrator: {cure}
+select format('of %s logins of services: %s', count(distinct login.oid)
+    , coalesce(string_agg(format('%I: %s', login.rolname, problem), '; ' order by login.rolname, problem)
+        , 'nothing is wrong')) as found
+, count(problem) > 0 as wrong
+, string_agg(format('alter role %I %s', login.rolname, mended), '; ' order by login.rolname, problem) as cure
+from pg_roles as login left join lateral (
+    select setting as problem, case when setdatabase <> 0 then format('in database %I ', current_database()) else '' end
+        || 'reset ' || split_part(setting, '=', 1) as mended
+    from pg_db_role_setting cross join unnest(setconfig) as setting
+    where setrole = login.oid and setdatabase in (0, (select oid from pg_database where datname = current_database()))
+    and setting ~ '^(default_transaction_read_only=(on|true|yes|1)|session_replication_role=replica|role=)'
+    union all
+    select 'its password ended at ' || login.rolvaliduntil, 'valid until ''infinity''' where login.rolvaliduntil < now()
+    union all
+    select format('%s connections at most', login.rolconnlimit), 'connection limit -1'
+    where login.rolconnlimit between 0 and 5
+) as found on true
+where login.rolcanlogin and not login.rolsuper and exists (
+    select from unnest(array['agent_ingest', 'agent_worker', 'agent_operator', 'agent_producer']) as name
+    where pg_has_role(login.oid, to_regrole(name), 'usage'));
+
 -- need: ownership
 -- advice: the next migration fails. As an administrator: {cure}
 select 'of another than the schema''s owner: ' || coalesce(string_agg(name, ', ' order by name), 'nothing') as found

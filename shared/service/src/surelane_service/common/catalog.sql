@@ -4,9 +4,9 @@
 with schema as
 ( select oid, nspowner as owner, nspacl as acl from pg_catalog.pg_namespace where nspname = 'agent' )
 , relation as
-( select c.oid, c.relkind, c.relname, c.relowner, c.reloptions, c.relacl, c.relrowsecurity, c.relreplident
+( select c.oid, c.relkind, c.relname, c.relowner, c.reloptions, c.relacl, c.relrowsecurity, c.relreplident, c.relpersistence
   from pg_catalog.pg_class c join schema s on c.relnamespace = s.oid
-  where c.relkind in ('r', 'p', 'v', 'm', 'c')
+  where c.relkind in ('r', 'p', 'v', 'm', 'c', 'S')
   and not exists (select from pg_catalog.pg_depend d where d.objid = c.oid and d.deptype = 'e')
 )
 , routine as
@@ -26,8 +26,10 @@ with schema as
   from routine, aclexplode(coalesce(proacl, acldefault('f', proowner))) a
 )
 , described (line) as
-( select format('%s %s%s%s%s%s'
-    , case relkind when 'v' then 'view' when 'm' then 'materialized view' when 'c' then 'type' else 'table' end, relname
+( select format('%s %s%s%s%s%s%s%s'
+    , case relkind when 'v' then 'view' when 'm' then 'materialized view' when 'c' then 'type' when 'S' then 'sequence' else 'table' end, relname
+    , case relpersistence when 'u' then ' unlogged' end
+    , (select format(' by %s from %s to %s', seqincrement, seqmin, seqmax) || case when seqcycle then ' cycle' else '' end from pg_catalog.pg_sequence where seqrelid = oid)
     , ' with (' || nullif(array_to_string(array(select unnest(reloptions) order by 1), ', '), '') || ')'
     , case when relrowsecurity then ' with row security' end
     , case relreplident when 'f' then ' with full identity' when 'i' then ' with an index as identity' when 'n' then
@@ -47,13 +49,17 @@ with schema as
   select format('constraint %s on %s %s', conname, relname, pg_catalog.pg_get_constraintdef(c.oid))
   from relation r join pg_catalog.pg_constraint c on c.conrelid = r.oid where contype <> 'n'
   union all
-  select format('index %s%s', pg_catalog.pg_get_indexdef(indexrelid), case when not indisvalid then ' (invalid)' end)
+  select format('index %s%s', pg_catalog.pg_get_indexdef(indexrelid), case when not (indisvalid and indisready and indislive) then ' (invalid)' end)
   from relation r join pg_catalog.pg_index i on i.indrelid = r.oid
   union all
   -- Leave out the triggers that the extension adds to a hypertable.
-  select format('%s%s', pg_catalog.pg_get_triggerdef(t.oid), case when tgenabled = 'D' then ' (disabled)' end)
+  select format('%s%s', pg_catalog.pg_get_triggerdef(t.oid), case tgenabled when 'D' then ' (disabled)' when 'R' then ' (of replicas)' when 'A' then ' (always)' end)
   from relation r join pg_catalog.pg_trigger t on t.tgrelid = r.oid join routine p on p.oid = t.tgfoid
   where not tgisinternal
+  union all
+  select format('rule %s on %s', rulename, relname) from relation r join pg_catalog.pg_rewrite on ev_class = r.oid where rulename <> '_RETURN'
+  union all
+  select format('policy %s on %s', polname, relname) from relation r join pg_catalog.pg_policy on polrelid = r.oid
   union all
   -- PostgreSQL writes an SQL body anew from its parse tree: 17.12 writes `update t as x`, and 18.4
   -- writes `update t x`. So bodies are compared without the word AS.

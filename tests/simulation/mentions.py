@@ -1,0 +1,128 @@
+"""Mentions in a simulation: by seed Slack delivers one several times, and its author edits it, until it is answered.
+
+What must hold of each mention:
+
+- It is one event, under whatever ids it came. Each restart by an edit is one more, and its turn before is cancelled.
+- It is answered, by hosts that were well once per text that it ran for, and never with a text that it did not run for.
+- Later texts replace earlier ones. A turn that outlasts the report of a later edit was not cancelled by the setting.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from random import Random
+from typing import Any
+
+from surelane.events import Event
+from surelane_dev.testing.fleets.virtual import EPOCH
+from surelane_dev.testing.fleets.wire import Host
+from surelane_worker.builtin import edits
+from surelane_worker.handling.context import Context
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.model.thread import TURN
+from tests.simulation.plan import TROUBLE
+from tests.simulation.witness import BrokenError, Witness
+
+MODEL = {f"SURELANE_MODEL{name}": "none" for name in ("", "_URL", "_KEY")} | {"SURELANE_MODEL": "openai:none"}
+RUNS = """
+select event #>> '{event,ts}' as ts, (event #>> '{event,text}')::int as text, kind, outcome, finished_at
+, event_ts, enqueued_at from agent.event_hist where kind in ('slack.app_mention', 'slack.message_changed') order by id
+"""
+
+
+class Mentions:
+    """The mentions of a seed. Most seeds have none. The text of each is the number of its version."""
+
+    def __init__(self, witness: Witness, deliver: Callable[[str, dict[str, Any]], Awaitable[None]]) -> None:
+        """``deliver``: posts to ingest what Slack sends, under a key."""
+        self._witness, self._deliver = witness, deliver
+        random = self._random = Random(f"mentions {witness.seed}")
+        self.count = random.randint(2, 6) if random.random() < 0.4 else 0
+        self.rule = random.choice(("restart", "restart", "ignore"))
+        self.keys: set[str] = set()
+        """The event ids under which the mentions came."""
+        self._answers: dict[str, Counter[int]] = defaultdict(Counter)
+        """How often each mention was answered with each text, by hosts that were well; 0: by others alone."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of workers for them."""
+        url = {"SURELANE_MODEL_URL": "http://127.0.0.1:9/v1", "SURELANE_MODEL_EDITED": self.rule}
+        return MODEL | url if self.count else {}
+
+    async def talk(self) -> None:
+        """Let people mention the bot and edit what they wrote, and Slack tell of it."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.count):
+                for nth, (at, inner) in enumerate(self._deliveries()):
+                    group.create_task(self._tell(at, f"mention-{number}-{nth}", inner))
+
+    def _deliveries(self) -> Iterator[tuple[float, dict[str, Any]]]:
+        random, at, text = self._random, self._random.uniform(0, TROUBLE), 0
+        posted = f"{EPOCH + at:.6f}"
+        said = {"type": "app_mention", "channel": "C1", "user": "U1", "ts": posted}
+        self._answers[posted].clear()
+        for nth in range(random.choice((1, 2, 3))):
+            ts = f"{EPOCH + at:.6f}"
+            inner = (
+                said
+                | {"text": str(text), "event_ts": ts}
+                | ({"edited": {"user": "U1", "ts": ts}} if nth else {})
+            )
+            for _ in range(random.randint(1, 3)):
+                yield at + random.choice((0, random.uniform(0, 15))), inner
+            at += random.uniform(0, 15)
+            text += random.random() < 0.8
+
+    async def _tell(self, at: float, key: str, inner: dict[str, Any]) -> None:
+        await asyncio.sleep(at)
+        self.keys.add(key)
+        await self._deliver(key, {"type": "event_callback", "team_id": "T1", "event_id": key, "event": inner})
+
+    def include(self, handlers: Handlers, host: Host) -> None:
+        """Add the handlers of a worker."""
+        if not self.count:
+            return
+        random = Random(f"{host.name} mentions {self._witness.seed}")
+        handlers.include(edits.handlers)
+
+        @handlers.on("slack.app_mention")
+        async def answer(event: Event, ctx: Context) -> None:
+            async with self._witness.seen(host, event):
+                await ctx.step(TURN, list)
+                await asyncio.sleep(random.uniform(0, 12))
+                await ctx.slack.reply(event, event.slack["text"])
+
+    def hears(self, host: Host, message: Mapping[str, Any]) -> bool:
+        """Note a message; return whether it answers a mention."""
+        if (answers := self._answers.get(message.get("thread_ts") or "")) is None:
+            return False
+        text = int(message["text"])
+        answers[text] += self._witness.is_well(host.name)
+        if answers[text] > 1:
+            raise BrokenError("a mention is answered once per text", f"{message}")
+        return True
+
+    async def check(self, see: Callable[[str], Awaitable[list[Any]]]) -> None:
+        """Check what must hold at the end. A standby that took over may lack any of it."""
+        rows = [] if self._witness.forgot else await see(RUNS)
+        for ts in () if self._witness.forgot else self._answers:
+            runs = [row for row in rows if row["ts"] == ts and row["kind"] == "slack.app_mention"]
+            texts = [row["text"] for row in runs]
+            how = (
+                f"{ts} ran for {[(row['text'], row['outcome']) for row in runs]}, answers {self._answers[ts]}"
+            )
+            if [row["outcome"] for row in runs] != ["cancelled"] * (len(runs) - 1) + ["completed"]:
+                raise BrokenError("a mention is one event", how)
+            if texts != sorted({*texts}) or (len(texts) > 1 and self.rule == "ignore"):
+                raise BrokenError("a later text replaces an earlier one by the setting", how)
+            if texts[-1] not in self._answers[ts] or not self._answers[ts].keys() <= {*texts}:
+                raise BrokenError("a mention is answered for what it ran", how)
+            if self.rule == "restart" and not self._witness.backwards:
+                self._check_edits(runs[-1], [row for row in rows if row["ts"] == ts and row not in runs])
+
+    def _check_edits(self, last: Any, reports: list[Any]) -> None:
+        for row in reports:
+            live = last["enqueued_at"] < row["enqueued_at"] and row["finished_at"] < last["finished_at"]
+            if live and row["text"] > last["text"] and row["event_ts"] > last["event_ts"]:
+                raise BrokenError("an edit restarts the turn that it meets", f"{dict(row)}, {dict(last)}")
