@@ -7,6 +7,7 @@ history has of its kinds. What can be seen while handlers run, they say themselv
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -18,7 +19,8 @@ from surelane.events import Event, Inserted
 from surelane.jobs import Continuation, Job, OnDuplicate
 from surelane.queue import Queue
 from surelane_dev.testing.fleets.virtual import EPOCH
-from surelane_dev.testing.fleets.wire import Host
+from surelane_dev.testing.fleets.wire import Faults, Host
+from surelane_service.cron import CatchUp
 from surelane_service.engine import Engine
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, FanOut
@@ -37,48 +39,78 @@ On = Callable[..., Callable[[Any], Any]]
 Row = Any
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of a handler. ``given``: all events that it got."""
+
+    host: Host
+    event: Event
+    given: Sequence[Event]
+    ctx: Context
+    random: Random
+
+
 class Feature:
     """A feature in one simulation."""
 
     kinds: ClassVar[tuple[str, ...]]
+    bounds: ClassVar[dict[str, Any]] = {}
+    """Of its handlers."""
+    flaky: ClassVar[float] = 0.0
+    """The share of attempts that fail."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet, self.witness = fleet, fleet.witness
+        self.noted: dict[Any, Any] = {}
 
     def handle(self, on: On, host: Host, random: Random) -> None:
         """Register the handlers of a worker."""
+        if not self.kinds:
+            return
+
+        @on(*self.kinds, **self.bounds)
+        async def handler(given: Any, ctx: Context) -> Any:
+            events = given if isinstance(given, list) else [given]
+            attempt = Attempt(host, events[0], events, ctx, random)
+            if self.witness.is_well(host.name) and not self.witness.forgot:
+                await self.begins(attempt)
+            async with self.witness.seen(host, events[0]):
+                await work(random)
+                if random.random() < self.flaky:
+                    self.witness.fails(events[0])
+                    raise ValueError("flaky")
+                return await self.run(attempt)
+
+    async def begins(self, attempt: Attempt) -> None:
+        """Check that an event may begin."""
+
+    async def run(self, attempt: Attempt) -> Any:
+        """Do what a handler does after its work, and return its outcome."""
 
     async def use(self, post: Post) -> None:
         """Do what programs and operators do."""
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
-        """Yield what history has of its kinds, and must not have."""
+        """Yield what history has of its kinds, and must not have. All end as completed."""
         yield from (row["item_key"] for row in rows if row["outcome"] != "completed")
 
     def job(self, kind: str, key: str, post: Post, **given: Any) -> Job:
         """Return a job of the post's group, which says its key and the team that it belongs to."""
-        group = None if post.group is None else f"{kind}:{post.group}"
+        group = None if post.group is None else f"{'jobs' if post.number % 2 else kind}:{post.group}"
         payload = {"team_id": team_of(post.group), "said": key, **given.pop("payload", {})}
         return Job(kind, payload, group_key=group, item_key=given.pop("item_key", key), **given)
 
     async def enqueue(self, *jobs: Job, on_duplicate: OnDuplicate = "skip") -> list[Inserted]:
         """Enqueue jobs in one transaction, again and again until there is an answer."""
+        keys = [job.item_key for job in jobs if job.item_key]
 
         def send(queue: Queue) -> Awaitable[list[Inserted]]:
-            self.fleet.sends.update(job.item_key for job in jobs if job.item_key)
+            self.fleet.sends.update(keys)
             return queue.enqueue_many(jobs, on_duplicate=on_duplicate)
 
         stored: list[Inserted] = await self.fleet.again(send)
-        self.fleet.acknowledged |= {job.item_key for job in jobs if job.item_key}
+        self.fleet.acknowledged |= {*keys}
         return stored
-
-    async def ended(self, key: str) -> Row:
-        """Wait until an event is in history."""
-        rows: list[Row] = []
-        while not rows:
-            await asyncio.sleep(2)
-            rows = await self.fleet.database.see("select * from agent.event_hist where item_key = $1", key)
-        return rows[0]
 
 
 class Deadlines(Feature):
@@ -86,25 +118,19 @@ class Deadlines(Feature):
 
     kinds = ("hasty",)
 
-    def __init__(self, fleet: "Fleet") -> None:
-        super().__init__(fleet)
-        self.done: set[str] = set()
+    async def begins(self, attempt: Attempt) -> None:
+        paused = sum(
+            min(ends, self.fleet.server_now()) - since for since, ends in self.witness.paused["hasty"]
+        )
+        late = self.witness.begin(attempt.event).claimed - attempt.event.payload["until"] - paused
+        if late > LATE and not self.witness.backwards:
+            self.witness.breaks(
+                "nothing begins long after its deadline", f"{attempt.event.key}: {late:.0f} s"
+            )
 
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("hasty")
-        async def hasty(event: Event, _: Context) -> None:
-            late = self.witness.begin(event).claimed - event.payload["until"] - self.pause("hasty")
-            if late > LATE and self.witness.is_well(host.name) and not self.witness.backwards:
-                self.witness.breaks("nothing begins long after its deadline", f"{event.key}: {late:.0f} s")
-            async with self.witness.seen(host, event):
-                await work(random)
-            if self.witness.is_well(host.name) and not self.fleet.plan.network.lost_request:
-                self.done.add(event.key)
-
-    def pause(self, kind: str) -> float:
-        """Return for how many seconds a kind was paused."""
-        spans = self.witness.paused[kind]
-        return sum(min(ends, self.fleet.server_now()) - since for since, ends in spans)
+    async def run(self, attempt: Attempt) -> None:
+        if self.fleet.plan.network == Faults():
+            self.noted[attempt.event.key] = "it ran to its end"
 
     async def use(self, post: Post) -> None:
         until = self.fleet.server_now() + (1 + 40 * post.size if post.again else 600)
@@ -115,38 +141,37 @@ class Deadlines(Feature):
         )
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
-        for row in rows:
-            if row["outcome"] == "expired":
-                ended = row["finished_at"].timestamp() - EPOCH
-                if row["reason"] != "deadline_passed" or row["finished_at"] < row["deadline"]:
-                    yield f"{row['item_key']} expired too early"
-                if row["item_key"] in self.done and not self.witness.ill:
-                    yield f"{row['item_key']} expired while it ran"
-                if any(since + 1 < ended < ends for since, ends in self.witness.paused["hasty"]):
-                    yield f"{row['item_key']} expired while its kind was paused"
-            elif row["outcome"] != "completed":
-                yield row["item_key"]
+        yield from super().wrong([row for row in rows if row["outcome"] != "expired"])
+        for row in [row for row in rows if row["outcome"] == "expired"]:
+            ended = row["finished_at"].timestamp() - EPOCH
+            if row["reason"] != "deadline_passed" or row["finished_at"] < row["deadline"]:
+                yield f"{row['item_key']} expired too early"
+            if row["item_key"] in self.noted and not self.witness.ill:
+                yield f"{row['item_key']} expired, and {self.noted[row['item_key']]}"
+            if any(since + 1 < ended < ends for since, ends in self.witness.paused["hasty"]):
+                yield f"{row['item_key']} expired while its kind was paused"
 
 
 class Schedules(Feature):
     """A schedule fires once for each due time; of those that were missed, once for as many as ``catch_up`` says."""
 
     kinds = ("tick",)
-    catch_up: str | int = "none"
-
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("tick")
-        async def tick(event: Event, _: Context) -> None:
-            async with self.witness.seen(host, event):
-                await work(random)
+    catch_up: CatchUp = "none"
 
     async def use(self, post: Post) -> None:
         if self.catch_up != "none":
             return
         self.catch_up = ("one", "all", 2)[post.number % 3]
         first = self.fleet.at(0).replace(second=0, microsecond=0) - int(4 * post.size) * MINUTE
-        given = {"kind": "tick", "schedule": "* * * * *", "next_at": first, "catch_up": self.catch_up}
-        await self.fleet.again(lambda _: _true(Engine(self.fleet.wire()).set_cron("every", **given)))
+        await self.fleet.again(partial(self._declare, first))
+        await asyncio.sleep(75)  # nothing ends before it has fired at a time to come
+
+    async def _declare(self, first: datetime, _: Queue) -> bool:
+        schedules = Engine(self.fleet.wire())
+        await schedules.set_cron(
+            "every", kind="tick", schedule="* * * * *", next_at=first, catch_up=self.catch_up
+        )
+        return True
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
         firings: dict[datetime, list[datetime]] = defaultdict(list)
@@ -168,147 +193,114 @@ class Schedules(Feature):
             if at - times[-1] > MINUTE + timedelta(seconds=30):
                 yield f"it fired late, for {times[-1]} at {at}"
             last = times[-1]
+        silent = self.fleet.at(0) - (last or self.fleet.at(-1e6))
+        if self.catch_up != "none" and silent > 4 * MINUTE and not self.witness.backwards:
+            yield f"it has not fired since {last}"
 
 
 class Workflows(Feature):
     """A continuation runs once all its children have ended, and fails with one of them if it is to."""
 
     kinds = ("plan", "part", "join")
+    flaky = 0.1
 
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("plan")
-        async def plan(event: Event, _: Context) -> FanOut:
-            async with self.witness.seen(host, event):
-                await work(random)
-            return FanOut(*self.family(event, event.payload["parts"], event.payload["fails"]))
+    async def begins(self, attempt: Attempt) -> None:
+        event, live = attempt.event, "select from agent.event where continuation_id = $1"
+        if event.kind == "join" and await self.fleet.database.see(live, event.id):
+            self.witness.breaks("a continuation comes after its children", event.key)
 
-        @on("part")
-        async def part(event: Event, _: Context) -> Discard | None:
-            async with self.witness.seen(host, event):
-                await work(random)
-                if random.random() < 0.2:
-                    raise ValueError("flaky")
-            return Discard("no") if event.payload["fails"] else None
+    async def run(self, attempt: Attempt) -> FanOut | Discard | None:
+        event = attempt.event
+        if event.kind == "part" and event.payload["fails"]:
+            return Discard("no")
+        return self._fan_out(event) if event.kind == "plan" else None
 
-        @on("join")
-        async def join(event: Event, _: Context) -> None:
-            live = "select from agent.event where continuation_id = $1"
-            if await self.fleet.database.see(live, event.id) and not self.witness.forgot:
-                self.witness.breaks("a continuation comes after its children", event.key)
-            async with self.witness.seen(host, event):
-                await work(random)
-
-    def family(self, event: Event, parts: int, fails: bool) -> tuple[list[Job], Continuation]:
-        """Return the children and the continuation of a workflow. Some of them belong to another team."""
-        key, group = event.key, event.group_key
-        children = [
-            self.job(
-                "part",
-                f"{key}-{nth}",
-                Post(0, 0, "plan", GROUPS[nth % 3], False, 0),
-                payload={"fails": fails and nth == 1},
-            )
-            for nth in range(parts)
-        ]
-        joined = {"said": f"{key}-join", "team_id": "T1", "fails": fails}
-        then = Continuation(
-            "join", joined, group_key=group, item_key=f"{key}-join", fails_with_children=fails
-        )
-        return children, then
+    def _fan_out(self, event: Event) -> FanOut:
+        """Return the children, some of which belong to another team, and the continuation."""
+        key, fails = event.key, event.payload["fails"]
+        parts = []
+        for nth in range(event.payload["parts"]):
+            post = Post(0, 0, "part", GROUPS[nth % len(GROUPS)], False, 0)
+            parts.append(self.job("part", f"{key}-{nth}", post, payload={"fails": fails and nth == 1}))
+        payload = {"said": f"{key}-join", "team_id": "T1"}
+        then = Continuation("join", payload, None, group_key=event.group_key, item_key=f"{key}-join")
+        return FanOut(parts, replace(then, fails_with_children=fails))
 
     async def use(self, post: Post) -> None:
         payload = {"parts": 2 + int(4 * post.size), "fails": post.again}
         await self.enqueue(self.job("plan", post.key, post, payload=payload))
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
-        found = {row["item_key"]: row for row in rows}
-        for key, row in found.items():
-            if row["kind"] == "plan" and row["outcome"] == "completed" and f"{key}-join" not in found:
-                yield f"{key} has no continuation"
-            expected = "failed" if row["reason"] in ("no", "child_failed") else "completed"
-            if row["outcome"] != expected:
-                yield key
-        for key, row in found.items():
-            plan = key.removesuffix("-join")
-            fails = any(
-                each["outcome"] == "failed"
-                for name, each in found.items()
-                if name.startswith(f"{plan}-") and name != key
-            )
-            if row["kind"] == "join" and row["outcome"] != ("failed" if fails else "completed"):
+        ended = {row["item_key"]: row["outcome"] for row in rows}
+        failing = {row["item_key"].rpartition("-")[0] for row in rows if row["reason"] == "no"}
+        for row in rows:
+            key, sort = row["item_key"], row["kind"]
+            plan = key if sort == "plan" else key.rpartition("-")[0]
+            fails = row["reason"] == "no" if sort == "part" else sort == "join" and plan in failing
+            # A plan that was sent anew after its end does not start its children again.
+            if self.fleet.sends[plan] < 2 and row["outcome"] != ("failed" if fails else "completed"):
                 yield f"{key} is {row['outcome']}"
+            if f"{plan}-join" not in ended:
+                yield f"{plan} has no continuation"
 
 
 class Cancels(Feature):
     """What was cancelled does not begin any longer, and what runs meanwhile ends within its grace."""
 
     kinds = ("doomed",)
-    live = "select id, kind, item_key from agent.event where kind = any($1) and hashtext(item_key) % 2 = 0 order by id"
+    live = (
+        "select id, item_key from agent.event where kind = any($1) and hashtext(item_key) % 2 = 0 order by id"
+    )
 
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("doomed")
-        async def doomed(event: Event, ctx: Context) -> None:
-            async with self.witness.seen(host, event):
-                await work(random)
-                if random.random() < 0.5:
-                    await ctx.sleep(f"{random.randint(1, 9)}s", blocking=random.random() < 0.5)
-                await work(random)
+    async def run(self, attempt: Attempt) -> None:
+        random = attempt.random
+        if random.random() < 0.5:
+            await attempt.ctx.sleep(f"{random.randint(1, 9)}s", blocking=random.random() < 0.5)
+        await work(random)
 
     async def use(self, post: Post) -> None:
         keys = [f"{post.key}-{nth}" for nth in range(2 + int(3 * post.size))]
         await self.enqueue(*(self.job("doomed", key, post) for key in keys))
         await asyncio.sleep(12 * post.size)
         if post.again:
-            kinds = [kind for kind in ("doomed", "chat") if kind in self.fleet.feature_kinds]
+            kinds = ["doomed", *({"chat"} & self.fleet.feature_kinds)]
             there = {row["id"]: row["item_key"] for row in await self.fleet.database.see(self.live, kinds)}
-            answers = await self.fleet.again(partial(self._cancel_many, list(there)))
-            for row in answers:
+            many = "select * from agent.cancel_jobs($1::int8[], 'somebody')"
+            for row in await self.fleet.again(lambda _: self.fleet.database.see(many, list(there))):
                 self._told(there[row["id"]], row["answer"])
         else:
-            self._told(keys[0], await self.fleet.again(lambda queue: _or_gone(queue.cancel(keys[0]))))
-
-    async def _cancel_many(self, ids: list[int], _: Queue) -> Any:
-        return await self.fleet.database.see("select * from agent.cancel_jobs($1::int8[], 'somebody')", ids)
+            self._told(keys[0], await self.fleet.again(partial(_cancel, keys[0])))
 
     def _told(self, key: str, answer: str) -> None:
         self.fleet.log(f"to cancel {key} is answered {answer}")
         if answer in ("cancelled", "running"):
-            self.witness.cancelled.setdefault(
-                key, self.fleet.loop.now + (GRACE if answer == "running" else 0)
-            )
+            grace = GRACE if answer == "running" else 0
+            self.witness.cancelled.setdefault(key, self.fleet.loop.now + grace)
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
-        for row in rows:
-            allowed = (
-                ("completed", "cancelled") if row["item_key"] in self.witness.cancelled else ("completed",)
-            )
-            if row["outcome"] not in allowed and not self.witness.forgot:
-                yield row["item_key"]
+        cancelled = self.witness.cancelled
+        yield from super().wrong(
+            [row for row in rows if row["outcome"] != "cancelled" or row["item_key"] not in cancelled]
+        )
 
 
 class Chats(Feature):
     """Quick messages that one run got end with it, every attempt of it gets the same ones, and none is in two runs."""
 
     kinds = ("chat",)
+    bounds: ClassVar = {"debounce": "2s"}
 
-    def __init__(self, fleet: "Fleet") -> None:
-        super().__init__(fleet)
-        self.runs: dict[str, list[str]] = {}
+    async def begins(self, attempt: Attempt) -> None:
+        keys = [each.key for each in attempt.given]
+        if (noted := self.noted.setdefault(keys[0], keys)) != keys:
+            self.witness.breaks("every attempt gets the same messages", f"{noted}, then {keys}")
 
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("chat", debounce="2s")
-        async def chat(events: list[Event], ctx: Context) -> None:
-            keys = [event.key for event in events]
-            if self.runs.setdefault(keys[0], keys) != keys and not self.witness.forgot:
-                self.witness.breaks(
-                    "every attempt gets the same messages", f"{self.runs[keys[0]]}, then {keys}"
-                )
-            async with self.witness.seen(host, events[0]):
-                await work(random)
-                if random.random() < 0.3:
-                    raise ValueError("flaky")
-                if random.random() < 0.5:
-                    await ctx.sleep(f"{random.randint(1, 5)}s", blocking=random.random() < 0.5)
+    async def run(self, attempt: Attempt) -> None:
+        random = attempt.random
+        if random.random() < 0.3:
+            raise ValueError("flaky")
+        if random.random() < 0.5:
+            await attempt.ctx.sleep(f"{random.randint(1, 5)}s", blocking=random.random() < 0.5)
 
     async def use(self, post: Post) -> None:
         for nth in range(2 + int(3 * post.size)):
@@ -318,13 +310,13 @@ class Chats(Feature):
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
         for row in rows:
             key, into = row["item_key"], (row["reason"] or "").removeprefix("coalesced into ")
-            if row["outcome"] == "cancelled" and key in self.witness.cancelled:
-                continue
-            if row["outcome"] != "completed":
+            if row["outcome"] != "completed" and key not in self.witness.cancelled:
                 yield key
-            elif not self.witness.forgot and key not in self.runs.get(into or key, ()):
+            elif self.witness.ill or row["outcome"] != "completed":
+                continue  # a run of a host that was ill was not seen
+            elif key not in self.noted.get(into or key, ()):
                 yield f"{key} ended with {into or 'a run of its own'}, which did not get it"
-            elif not (into or self.witness.ill) and any(key in keys[1:] for keys in self.runs.values()):
+            elif not into and any(key in keys[1:] for keys in self.noted.values()):
                 yield f"{key} ended with a run of its own, after another had got it"
 
 
@@ -333,35 +325,24 @@ class Merged(Feature):
 
     kinds = ("merged",)
 
-    def __init__(self, fleet: "Fleet") -> None:
-        super().__init__(fleet)
-        self.newest: dict[int, tuple[str, int]] = {}
-
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("merged")
-        async def merged(event: Event, _: Context) -> None:
-            mode, nth = self.newest.get(event.id, ("", 0))
-            given = event.payload["nth"]
-            if not self.witness.forgot and (
-                given < nth if mode == "replace" else given > nth and mode == "skip"
-            ):
-                self.witness.breaks(
-                    "a replaced job has the newest payload", f"{event.id} has {given}, not {nth}"
-                )
-            async with self.witness.seen(host, event):
-                await work(random)
+    async def begins(self, attempt: Attempt) -> None:
+        mode, nth = self.noted.get(attempt.event.id, ("", 0))
+        there = attempt.event.payload["nth"]
+        if there < nth if mode == "replace" else there > nth and mode == "skip":
+            self.witness.breaks(
+                "a replaced job has the newest payload", f"{attempt.event.id} has {there}, not {nth}"
+            )
 
     async def use(self, post: Post) -> None:
         mode: OnDuplicate = ("replace", "skip", "earliest")[post.number % 3]
         for nth in range(4):
             at = self.fleet.at((8 - 2 * nth) * (1 + post.size))
-            job = self.job(
-                "merged", post.key, post, payload={"nth": nth}, dedupe_key=post.key, item_key=None, run_at=at
-            )
+            given = {"dedupe_key": post.key, "item_key": None, "run_at": at}
+            job = self.job("merged", post.key, post, payload={"nth": nth}, **given)
             (stored,) = await self.enqueue(job, on_duplicate=mode)
             self.fleet.acknowledged.add(str(stored.id))
-            if mode == "replace" or stored.id not in self.newest:
-                self.newest[stored.id] = mode, nth
+            if mode == "replace" or stored.id not in self.noted:
+                self.noted[stored.id] = mode, nth
             await asyncio.sleep(4 * post.size)
 
 
@@ -369,23 +350,12 @@ class Ranked(Feature):
     """Priorities change no order within a group, and a batch keeps its order."""
 
     kinds = ("ranked",)
-
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("ranked")
-        async def ranked(event: Event, _: Context) -> None:
-            async with self.witness.seen(host, event):
-                await work(random)
-                if random.random() < 0.2:
-                    self.witness.fails(event)
-                    raise ValueError("flaky")
+    flaky = 0.2
 
     async def use(self, post: Post) -> None:
-        priorities = Random(post.size).sample((0, 1, 2, 3), 3)
+        ranks = enumerate(Random(post.size).sample((0, 1, 2, 3), 3))
         await self.enqueue(
-            *(
-                self.job("ranked", f"{post.key}-{nth}", post, priority=each)
-                for nth, each in enumerate(priorities)
-            )
+            *(self.job("ranked", f"{post.key}-{nth}", post, priority=rank) for nth, rank in ranks)
         )
 
 
@@ -393,41 +363,36 @@ class Reruns(Feature):
     """An event that runs again runs no step that it keeps, also where the run is itself run again."""
 
     kinds = ("again",)
+    history = "select id from agent.event_hist where item_key = $1"
 
-    def __init__(self, fleet: "Fleet") -> None:
-        super().__init__(fleet)
-        self.allowed: set[int] = set()
-
-    def handle(self, on: On, host: Host, random: Random) -> None:
-        @on("again")
-        async def again(event: Event, ctx: Context) -> Discard | None:
-            async with self.witness.seen(host, event):
-                await self.witness.step(host, event, ctx, "first", random)
-                if event.id not in self.allowed:
-                    return Discard("not yet")
-                await self.witness.step(host, event, ctx, "second", random)
-            return None
+    async def run(self, attempt: Attempt) -> Discard | None:
+        step = partial(self.witness.step, attempt.host, attempt.event, attempt.ctx, random=attempt.random)
+        await step("first")
+        if attempt.event.id not in self.noted:
+            return Discard("not yet")
+        await step("second")
+        return None
 
     async def use(self, post: Post) -> None:
         await self.enqueue(self.job("again", post.key, post))
-        row = await self.ended(post.key)
-        self.allowed.add(row["id"])
-        self.witness.reran.add(post.key)
-        await self.fleet.database.see("select agent.rerun_events(array[$1::int8])", row["id"])
+        self.witness.reran.add(key := post.key)
+        self.noted[identity := await self._ended(key)] = True
+        await self.fleet.database.see("select agent.rerun_events(array[$1::int8])", identity)
         for _ in range(int(3 * post.size)):
-            row = await self.ended(row["item_key"])
             query = "select * from agent.rerun_as_new($1, 'second', null)"
-            (answer,) = await self.fleet.database.see(query, row["id"])
+            (answer,) = await self.fleet.database.see(query, await self._ended(key))
             if answer["answer"] != "rerun":
                 return
-            self.allowed.add(answer["rerun"])
-            self.witness.stored |= {(answer["key"], step) for step in answer["steps"]}
-            row = {"item_key": answer["key"]}
+            key = answer["key"]
+            self.noted[answer["rerun"]] = True
+            self.witness.stored |= {(key, step) for step in answer["steps"]}
 
-    def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
-        for row in rows:
-            if row["outcome"] != "completed" and not self.witness.forgot:
-                yield row["item_key"]
+    async def _ended(self, key: str) -> int:
+        """Wait until an event is in history, and return its id."""
+        while True:
+            await asyncio.sleep(2)
+            for row in await self.fleet.database.see(self.history, key):
+                return int(row["id"])
 
 
 class Pauses(Feature):
@@ -447,6 +412,8 @@ class Pauses(Feature):
         await self._decide("select agent.pause_kind($1)", kind)
         paused.append((self.fleet.server_now(), inf))
         self.fleet.log(f"{kind} is paused")
+        feature = self.fleet.features[kind]
+        await feature.use(replace(post, kind=kind, number=post.number + 1000))
         await asyncio.sleep(90 if post.again else 15 * post.size)
         paused[-1] = paused[-1][0], self.fleet.server_now()
         await self._decide("select agent.resume_kind($1)", kind)
@@ -463,11 +430,9 @@ async def _true(call: Awaitable[Any]) -> bool:
     return True
 
 
-async def _or_gone(call: Awaitable[str | None]) -> str:
-    answer = await call or "gone"
-    if answer == "busy":
-        raise TimeoutError
-    return answer
+async def _cancel(key: str, queue: Queue) -> str | None:
+    answer = await queue.cancel(key) or "gone"
+    return None if answer == "busy" else answer
 
 
 FEATURES: dict[str, type[Feature]] = {

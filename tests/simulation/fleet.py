@@ -19,41 +19,29 @@ What must hold for every seed:
 
 import asyncio
 import json
-from base64 import b64decode, urlsafe_b64encode
+from base64 import b64decode
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from math import inf
 from random import Random
 from typing import Any, cast
 
-import asyncpg
-
-from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.envelopes import SEALED, key_id_of
-from surelane.encryption.keys import Keyring
-from surelane.encryption.sealing import Sealing
-from surelane.errors import SurelaneError
-from surelane.events import Inserted
-from surelane.jobs import Job
-from surelane.queue import Queue
 from surelane_dev.testing.fleets import face
 from surelane_dev.testing.fleets.face import simulated
 from surelane_dev.testing.fleets.virtual import EPOCH, HERE
-from surelane_dev.testing.fleets.wire import Faults, Host, Net, Wire
-from surelane_ingest.connections import Connections
-from surelane_ingest.writer import NotStored, Writer
+from surelane_dev.testing.fleets.wire import Faults, Host, Net
 from surelane_service.engine import DEAD_FOR
 from surelane_worker.running import cancels
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
 from tests.simulation.faults import BY_NAME
 from tests.simulation.features import FEATURES
-from tests.simulation.plan import TROUBLE, Fault, Plan, Post, Version, team_of, thread_key, thread_of
+from tests.simulation.plan import TROUBLE, Fault, Plan, Post, Version, team_of, thread_of
+from tests.simulation.senders import KEY, Senders
 from tests.simulation.slack import Slack
 from tests.simulation.witness import PERIOD, RATE, BrokenError, Witness
 
@@ -68,7 +56,6 @@ IDLE = 20.0
 LOOKED_AT = 60.0
 """Seconds after which a claim looks at a full limit again: a claim beside a rescue may still have counted its runs."""
 LEASE = 600.0
-KEY = urlsafe_b64encode(b"k" * 32).decode()
 SETTINGS = {
     "DATABASE_URL": "postgresql://simulated",
     "SURELANE_LEASE": f"{LEASE:g}s",
@@ -103,7 +90,7 @@ class Member(face.Member):
     version: Version = field(default_factory=Version)
 
 
-class Fleet:
+class Fleet(Senders):
     """One simulation."""
 
     KEYS = """
@@ -112,19 +99,11 @@ class Fleet:
     """
 
     def __init__(self, plan: Plan, net: Net, log: Callable[[str], None]) -> None:
-        self.plan, self.loop, self.database = plan, net.database.loop, cast("Database", net.database)
-        self._say = log
-        self.net, net.log = net, self.log
+        super().__init__(net, log, encrypted=plan.encrypted)
+        self.plan = plan
         self.witness = Witness(plan.seed, self.loop.time, self.log)
         self.witness.lease = LEASE
         self.witness.versions = lambda: [member.version for member in self.members.values()]
-        self.acknowledged: set[str] = set()
-        self.sent: set[str] = set()
-        """The events that were sent what they wait for."""
-        self.sends = Counter[str]()
-        """How often each job was sent: again where the answer was lost, and anew where it has ended by then."""
-        self.door, self.program = Host("ingest"), Host("program")
-        self.sealing = Sealing(DataKeys(cast("Any", self.wire()), Keyring([KEY])), on=plan.encrypted)
         self.members: dict[str, Member] = {}
         self.vanished: set[str] = set()
         self.disturbed = 0.0
@@ -143,10 +122,6 @@ class Fleet:
         self._limited_until = 0.0
         """Until when runs could hold the places of limits, for which events then wait by right."""
         self._sparing = False
-
-    def log(self, text: str) -> None:
-        """Say what happens, and when."""
-        self._say(f"{self.loop.now:8.3f} {text}")
 
     async def run(self) -> None:
         """Let a fleet work through trouble, then let it end its work, and check what must hold.
@@ -223,10 +198,6 @@ class Fleet:
     def jumps(self) -> list[float]:
         return [1200.0 * (fault.name == "leap") + 20.0 * (fault.name == "jump") for fault in self.plan.faults]
 
-    def server_now(self) -> float:
-        """Return the time by the server's clock, as seconds since the simulation began by its own."""
-        return self.loop.now + self.database.jump
-
     def pick(self, fault: Fault) -> str:
         """Return the name of the worker that a fault meets."""
         return list(self.members)[int(fault.pick * len(self.members))]
@@ -238,13 +209,6 @@ class Fleet:
     def all_ill(self, seconds: float) -> None:
         for name in self.members:
             self.ill(name, seconds)
-
-    @asynccontextmanager
-    async def ingest(self) -> AsyncIterator[Callable[[str, str], Any]]:
-        pool = Wire(self.net, self.door, "surelane_ingest", within=2, kept=True)
-        connections = Connections(cast("Any", pool), timedelta(seconds=2))
-        async with Writer(connections, buffer=100) as writer:
-            yield writer.store
 
     async def post(self, store: Callable[[str, str], Any], post: Post) -> None:
         if post.kind in self.features:
@@ -269,82 +233,6 @@ class Fleet:
         if post.kind == "asks":
             await asyncio.sleep(20 * post.size)
             await self.signal(post.key)
-
-    async def _clicked(self, store: Callable[[str, str], Any], key: str, click: dict[str, Any]) -> None:
-        await self._deliver(store, key, json.dumps(click))
-
-    async def _deliver(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
-        """Post an event as Slack does: again and again until it is acknowledged."""
-        for _ in range(200):
-            answer = await self._stored(store, text, key)
-            if isinstance(answer, Inserted):
-                self.acknowledged.add(key)
-                return
-            if answer is NotStored.UNSTORABLE:
-                raise BrokenError("the server's state is never an event's fault", key)
-            await asyncio.sleep(1)
-        raise BrokenError("everything is stored", key)
-
-    async def _stored(self, store: Callable[[str, str], Any], text: str, key: str) -> Any:
-        try:
-            sealed, _ = await self.sealing.event(text, key) if self.sealing.on else (text, key)
-        except SurelaneError:
-            return NotStored.NO_KEY
-        return await store(sealed, key)
-
-    async def schedule(self, key: str, group: str | None, seconds: float) -> None:
-        """Enqueue a job of a group for later."""
-        group_key = None if group is None else thread_key(group)
-        job = Job("later", run_at=self.at(seconds), group_key=group_key, item_key=key)
-
-        def send(queue: Queue) -> Awaitable[list[Inserted]]:
-            self.sends[key] += 1
-            return queue.enqueue_many([job])
-
-        await self.again(send)
-        self.acknowledged.add(key)
-
-    def at(self, seconds: float) -> datetime:
-        return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
-
-    async def _replace_jobs(self, post: Post) -> None:
-        """Enqueue jobs as programs do, and replace some by others while they wait."""
-        at = self.at(1 + 9 * post.size)
-        for nth, lanes in enumerate((("left", "right"), ("right",), ("right", "left"), ("left",))):
-            for lane in lanes:
-                job = Job("keyed", {"lane": lane}, f"{post.key}-{nth}", at, limit_key=lane)
-                (stored,) = await self.again(partial(_replace, job))
-                self.acknowledged.add(str(stored.id))
-
-    def signal(self, key: str) -> asyncio.Task[None]:
-        """Send an event what it waits for."""
-        self.sent.discard(key)
-
-        async def send(queue: Queue) -> str | None:
-            if key not in self.acknowledged:
-                return "lost"
-            ended = await self.database.see("select from agent.event_hist where item_key = $1", key)
-            return "taken" if ended else await queue.signal(key, "go", key)
-
-        async def sent() -> None:
-            await self.again(send)
-            self.sent.add(key)
-            self.log(f"{key} was sent what it waits for")
-
-        return self.loop.create_task(sent())
-
-    def wire(self) -> Wire:
-        """Return a connection of the program."""
-        return Wire(self.net, self.program, "surelane_worker", within=2, kept=True)
-
-    async def again(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
-        """Call as a program does that must not lose it: again and again until there is an answer."""
-        for _ in range(200):
-            with suppress(SurelaneError, asyncpg.LockNotAvailableError, TimeoutError):
-                if (answer := await call(Queue(self.wire(), encryption=self.sealing))) is not None:
-                    return answer
-            await asyncio.sleep(1)
-        raise BrokenError("everything is stored", "a program's call")
 
     async def look(self) -> bool:
         """Check that each claim is in the hand of a worker that lives, and that nothing waits beside idle workers.
@@ -513,10 +401,6 @@ def _settings(encrypted: bool, hasty: bool, given: tuple[tuple[str, str], ...]) 
     more |= {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
     more |= {"SURELANE_SWEEP_INTERVAL": "10s"} if hasty else {}
     return WorkerSettings(**cast("Any", SETTINGS | more))
-
-
-async def _replace(job: Job, queue: Queue) -> list[Inserted]:
-    return await queue.enqueue_many([job], on_duplicate="replace")
 
 
 def _outcome(gone: bool) -> str:
