@@ -33,7 +33,7 @@ from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import Listener, opened_pool
 from surelane_service.probes import ConnectionLimit, private_app, serving, serving_private, tell_https
-from surelane_service.service_settings import load_settings, warn_of_misspelled
+from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.telemetry.spans import Tracer
 from surelane_service.watch import Watch
@@ -65,6 +65,7 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(IngestSettings)
     configure_logs(SERVICE, settings.log_level)
     warn_of_misspelled(IngestSettings)
+    warn_of_unverified(settings.database_url)
     telemetry = configure_telemetry(SERVICE, __version__)
     # Freeze imported objects: a full collection would stall every request for about 30 ms, about once per second.
     gc.collect()

@@ -32,7 +32,7 @@ from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import opened_pool
 from surelane_service.probes import private_app, serving_private, tell_https
-from surelane_service.service_settings import load_settings, warn_of_misspelled
+from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.telemetry.setup import configure_telemetry
 
 SERVICE = "surelane-operator"
@@ -53,6 +53,7 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(AccessSettings)
     configure_logs(SERVICE, settings.log_level)
     warn_of_misspelled(AccessSettings)
+    warn_of_unverified(settings.database_url)
     telemetry = configure_telemetry(SERVICE, __version__)
     try:
         async with running(settings) as port:
