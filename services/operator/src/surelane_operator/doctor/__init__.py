@@ -59,6 +59,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     outside: dict[str, Check] = {
         "notifications": partial(server.notifications, dsn, connection),
         "clock": partial(server.clock, connection),
+        "certificate": partial(server.certificate, dsn),
     }
     if schema[0].level is Level.PROBLEM:
         return schema + await _all_answered(outside)

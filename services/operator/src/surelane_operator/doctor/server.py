@@ -12,7 +12,7 @@ from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_operator.times import read_any_time
-from surelane_service.common.connecting import connect
+from surelane_service.common.connecting import UNVERIFIED, connect, unverified
 from surelane_service.common.needs import answered
 from surelane_service.common.schema import describe_schema, differences, recorded
 from surelane_service.compatibility import unfit
@@ -97,6 +97,13 @@ async def notifications(dsn: str, connection: Connection) -> Sequence[Finding]:
         found = f"a notification did not arrive within {span(PATIENCE)}"
         return [Finding("notifications", Level.PROBLEM, found, advice)]
     return [ok("notifications", f"a notification arrived after {span(took)}")]
+
+
+async def certificate(dsn: str) -> Sequence[Finding]:
+    """Check that a database elsewhere proves by its certificate that it is the database."""
+    if host := unverified(dsn):
+        return [Finding("certificate", Level.WARNING, f"that of {host} is not checked", UNVERIFIED)]
+    return [ok("certificate", "it is checked, or the database is on this machine or in this network")]
 
 
 async def timeline(connection: Connection) -> Sequence[Finding]:
