@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane_migrations.common.schema import describe_schema
 from surelane_migrations.files import discover
 from surelane_migrations.migration_settings import LockSettings
 from surelane_migrations.runner import Migration
-from surelane_migrations.common.schema import describe_schema
 from surelane_migrations.version import RELEASE, Version
 from tests import forked
 from tests.processes import clean_environment

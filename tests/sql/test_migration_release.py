@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from surelane_dev.accounts import OWNER, prepare, uri_of
-from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.common.schema import RECORD as SCHEMA
 from surelane_migrations.common.schema import describe_schema
+from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.status import expected_schema
 from surelane_migrations.version import RELEASE
 from tests.old_postgres import OLDEST, oldest_postgres
