@@ -193,6 +193,7 @@ def test_results_are_json_of_a_bounded_size_and_a_long_thread_loses_its_middle()
     assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
     image = late("pydantic_ai.messages.BinaryContent")(b"123", media_type="image/png")
     assert result_shortened(["text", image]) == ["text", "(image/png of 3 bytes)"]
+    assert result_shortened({"a": [image]}) == {"a": ["(image/png of 3 bytes)"]}
     assert len(result_shortened("x" * (longest + 1))) < longest + 100
     said: list[Said] = [{"own": False, "text": str(number) + "x" * 3000} for number in range(50)]
     kept = shortened(said)
