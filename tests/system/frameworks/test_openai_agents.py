@@ -69,7 +69,7 @@ async def failing(ctx: Context, event: Event) -> str:
 
 async def painting(ctx: Context, event: Event) -> str:
     result = await run(ctx, agent(picture), event.text)
-    return str(result.to_input_list()[-2]["output"])[:30]
+    return str(result.to_input_list()[-2]["output"])[:31]
 
 
 async def shaped(ctx: Context, event: Event) -> str:
