@@ -153,7 +153,7 @@ ROWS = {
         painting,
         [calls(("picture", {"size": 17_000_000})), FINE],
         "The tool has done its work, but",
-        ["model (2)"],
+        ["picture [large-0-0]", "model (2)"],
         ["picture"],
     ),
     "shaped": Row(shaped, [says('{"name": "Ulm"}')], "Ulm"),
