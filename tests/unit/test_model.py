@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,3 +219,20 @@ def test_the_model_learns_by_ids_what_the_author_is_looking_at() -> None:
     ):
         payload = {"type": "event_callback", "event": {"type": "message", "app_context": context}}
         assert looked_at(event("slack.message.im", payload)) == shown
+
+
+@pytest.mark.parametrize(("unfurl", "given"), [(False, False), (True, None)])
+async def test_slack_fetches_links_of_an_agents_messages_only_if_the_agent_says_so(
+    unfurl: bool, given: bool | None
+) -> None:
+    sent = list[dict[str, Any]]()
+
+    async def reply(*_: Any, **arguments: Any) -> None:
+        sent.append(arguments)
+
+    ctx = SimpleNamespace(slack=SimpleNamespace(reply=reply))
+    asked = event("agent-turn", {"channel": "C1", "text": "x"})
+    voice = late("surelane_worker.model.voice.Voice")(asked, ctx, unfurl=unfurl)
+    await voice.say("a")
+    await voice.post("https://example.com/?q=secret")
+    assert [(each.get("unfurl_links"), each.get("unfurl_media")) for each in sent] == [(given, given)] * 2

@@ -69,7 +69,7 @@ async def failing(ctx: Context, event: Event) -> str:
 
 async def painting(ctx: Context, event: Event) -> str:
     result = await run(ctx, agent(picture), event.text)
-    return str(result.to_input_list()[-2]["output"])[:30]
+    return str(result.to_input_list()[-2]["output"])[:31]
 
 
 async def shaped(ctx: Context, event: Event) -> str:
@@ -153,7 +153,7 @@ ROWS = {
         painting,
         [calls(("picture", {"size": 17_000_000})), FINE],
         "The tool has done its work, but",
-        ["model (2)"],
+        ["picture [large-0-0]", "model (2)"],
         ["picture"],
     ),
     "shaped": Row(shaped, [says('{"name": "Ulm"}')], "Ulm"),

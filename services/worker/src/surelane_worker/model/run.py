@@ -369,6 +369,7 @@ class Run:
             timeout=self.agent.patience,
             by=self.approvers.get(call.tool_name, []),
             name=f"approve {name}",
+            **self.voice.look,
         )
         if answer is None:
             return ToolDenied("The call was not approved in time. Do not repeat it.")

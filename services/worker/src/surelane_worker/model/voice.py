@@ -25,15 +25,18 @@ _ROWS = re.compile(r"^(?: {0,3}\|.*\n)*+(?: {0,3}\|.*)?\Z", re.MULTILINE)
 SPECIAL = re.compile(r"[|&<>]")
 """What stands for itself in a code block alone."""
 TASKS = "agent's tasks"
+UNFURLED: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
+"""Slack fetches no link of a message."""
 PLAN = {"type": "plan_update", "title": "Steps"}
 
 
 class Voice:
     """What one turn says in Slack."""
 
-    def __init__(self, event: Event, ctx: Context) -> None:
+    def __init__(self, event: Event, ctx: Context, *, unfurl: bool = False) -> None:
         self._event = event
         self._ctx = ctx
+        self.look: dict[str, Any] = {} if unfurl else UNFURLED
         self._tasks: Stream | None = None
         self.place: Place = place_of(event.payload)
 
@@ -51,7 +54,7 @@ class Voice:
     async def say(self, text: str) -> None:
         """Post a text, once for the event."""
         if self.heard:
-            await self._ctx.slack.reply(self._event, text)
+            await self._ctx.slack.reply(self._event, text, **self.look)
 
     async def think(self) -> None:
         """Show that work is in progress, where Slack has a place for it."""
@@ -65,7 +68,7 @@ class Voice:
         ``held``: nothing is said yet. :meth:`post` says it later.
         """
         streams = self._streams and not held
-        async with self._ctx.slack.stream(self._event) if streams else nullcontext() as stream:
+        async with self._ctx.slack.stream(self._event, **self.look) if streams else nullcontext() as stream:
             speech = Speech(stream)
             yield speech
             await speech.end()
@@ -77,7 +80,7 @@ class Voice:
         chunks = chunks_of(quiet(text)) if self.heard and not is_blank(text) else []
         while chunks:
             now, chunks = cut([], chunks)
-            await self._ctx.slack.reply(self._event, **content_of(now, () if chunks else below))
+            await self._ctx.slack.reply(self._event, **content_of(now, () if chunks else below), **self.look)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
