@@ -202,8 +202,8 @@ update agent.event set vt = agent.clock() where id = ID;
 -- means: claims under names that no worker, role or session has, or without heartbeats for long
 -- advice: end the claim
 -- quick
-not exists (select from agent.worker as w where w.name = e.claimed_by) and (e.heartbeat_at < now - interval '7
-    min'
+not exists (select from agent.worker as w where w.name = e.claimed_by) and (
+    e.heartbeat_at < now - interval '7 min'
     or not exists (select from pg_roles as r where r.rolname = e.claimed_by)
     and not exists (select from pg_stat_activity as a where a.application_name = e.claimed_by));
 update agent.event set vt = agent.clock() where id = ID;
