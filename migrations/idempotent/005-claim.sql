@@ -544,7 +544,8 @@ begin
     paused := array(select k.kind from agent.kind as k where k.kind = any(_kinds) and k.paused);
     vts := array(
         select least(case when place.lane < 16 or exists (select from agent.band as b where b.kind = place.kind and b.band = (place.lane - 12) / 4) then (
-            select e.vt from agent.event as e
+            -- A worker reads no time before the year 1.
+            select greatest(e.vt, '0001-01-02 00:00+00') from agent.event as e
             where e.head and e.lane = place.lane and e.kind = place.kind and e.vt >= place.start and e.vt <= now_at + _within
             -- Others are exhausted: the sweep's business.
             and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])

@@ -300,8 +300,10 @@ TABLE = r"""
 ~ looked >= 2 * self._grace or sessions.server_since != self._server_since: ==> looked >= 2 * self._grace:
 # uncounted-deaths: the attempts of a dead worker count
 @ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
-- , changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at'
-+ , attempts = attempts - 1, changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at'
+-         update agent.event set vt = _now
+-         , changes
++         update agent.event set vt = _now, attempts = greatest(attempts - 1, 0)
++         , changes
 # silent-rescues: idle workers get the events of a dead one at once
 @ sql/008-sweep.sql > sql/test_sessions.py fleet/test_sessions.py fleet/test_workers.py
 -         perform agent.sweep_exhausted(null, 1000, null);
@@ -560,8 +562,10 @@ TABLE = r"""
 ~ await self.key_for(named or fallback or "") ==> await self.key_for(fallback or named or "")
 # attempts-of-rescues: the attempt of a dead worker counts once
 @ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
-- , changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at'
-+ , attempts = attempts + 1, changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at'
+-         update agent.event set vt = _now
+-         , changes
++         update agent.event set vt = _now, attempts = attempts + 1
++         , changes
 # freed-followers: what a run got ends with it
 @ sql/010-durable.sql > sql/test_coalesce.py fleet/test_coalescing.py
 - perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);

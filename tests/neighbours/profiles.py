@@ -64,6 +64,7 @@ do $$ declare t record; begin for t in select tablename from pg_tables where sch
 execute format('alter table agent.%I enable row level security', t.tablename); end loop; end $$
 """
 UNSEEN = ("row security", "sequences", "schedules", "group heads", "claims", "limit slots", "history")
+OWNERS = "role {owner} in database {db}"
 MANAGED = "login createrole createdb"
 
 PROFILES = (
@@ -120,7 +121,7 @@ PROFILES = (
     Profile(
         "supabase",
         "create schema extensions; create schema auth;" + WATCHED + GIVEN + ";"
-        + every("search_path = \"$user\", public, extensions", "role {owner} in database {db}"),
+        + every("search_path = \"$user\", public, extensions", OWNERS),
         owner=f"{MANAGED} bypassrls",
     ),
     # Neon: neon_superuser goes past row security, and may replicate.
@@ -131,6 +132,12 @@ PROFILES = (
     ),
     # Heroku, Render: one role, which may create none.
     Profile("heroku", "revoke all on schema public from public", owner="login nocreaterole nocreatedb"),
+    Profile("little memory", every("temp_file_limit = 0; work_mem = '64kB'; maintenance_work_mem = '64kB'")),
+    Profile("views for dumps alone", every("restrict_nonsystem_relation_kind = 'view, foreign-table'")),
+    Profile(
+        "hasty owner",
+        every("statement_timeout = 1; idle_in_transaction_session_timeout = 1; search_path = ''", OWNERS),
+    ),
     # Others answer an internal error, or have no such function.
     Profile("other errors", refused(*WALFILE, "XX000"), finds=("timeline",)),
 )  # fmt: skip

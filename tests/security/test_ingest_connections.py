@@ -177,3 +177,12 @@ async def test_the_private_port_has_an_address_of_its_own(shared_database: str) 
             assert response.status == 200
         with pytest.raises(aiohttp.ClientConnectorError):
             await ingest.slack.session.get(url.replace(own, "127.0.0.1"))
+
+
+async def test_browsers_are_told_to_use_https_where_slack_sends_people(shared_database: str) -> None:
+    uri = as_role(shared_database, "surelane_ingest")
+    for slack, told in (("https://slack.com/api/", True), ("http://127.0.0.1:1/api/", False)):
+        async with served(uri, slack_api_url=slack) as ingest:
+            for path in ("/slack/install", "/slack/events", "/nowhere"):
+                async with ingest.slack.session.get(ingest.url + path) as response:
+                    assert ("Strict-Transport-Security" in response.headers) is told, path

@@ -2,7 +2,8 @@
 
 What must hold of each mention:
 
-- It is one event, under whatever ids it came. Each restart by an edit is one more, and its turn before is cancelled.
+- It is one event, under whatever ids it came. Each restart by an edit is one more, and the turn before it is cancelled,
+  unless it ended before its worker heard of that.
 - It is answered, by hosts that were well once per text that it ran for, and never with a text that it did not run for.
 - Later texts replace earlier ones. A turn that outlasts the report of a later edit was not cancelled by the setting.
 """
@@ -10,6 +11,7 @@ What must hold of each mention:
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -112,7 +114,9 @@ class Mentions:
             how = (
                 f"{ts} ran for {[(row['text'], row['outcome']) for row in runs]}, answers {self._answers[ts]}"
             )
-            if [row["outcome"] for row in runs] != ["cancelled"] * (len(runs) - 1) + ["completed"]:
+            late = [nxt["enqueued_at"] < row["finished_at"] for row, nxt in pairwise(runs)]
+            outcomes = {(row["outcome"], late) for row, late in zip(runs, [*late, True], strict=False)}
+            if not runs or runs[-1]["outcome"] != "completed" or ("completed", False) in outcomes:
                 raise BrokenError("a mention is one event", how)
             if texts != sorted({*texts}) or (len(texts) > 1 and self.rule == "ignore"):
                 raise BrokenError("a later text replaces an earlier one by the setting", how)

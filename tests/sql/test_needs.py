@@ -116,3 +116,20 @@ async def test_each_need_is_told_before_installing_and_after(empty_database: str
     assert (await command(empty_database, "apply")).code == 0
     shown = await Command(as_role(empty_database, "surelane_operator"))("doctor", "--needs")
     assert (shown.code, "ok       sequences: " in shown.out) == (0, True), shown
+
+
+async def test_a_function_of_others_that_stops_a_migration_is_named(
+    empty_database: str, server: Server
+) -> None:
+    db = empty_database.partition("?")[0].rpartition("/")[2]
+    admin = await asyncpg.connect(server.admin, database=db)
+    try:
+        await admin.execute(
+            "create function public.no() returns event_trigger language plpgsql as"
+            " $$ begin raise 'not allowed: %', tg_tag; end $$;"
+            "create event trigger no_change on ddl_command_end when tag in ('ALTER TABLE') execute function public.no()"
+        )
+    finally:
+        await admin.close()
+    done = await command(empty_database, "apply")
+    assert (done.code, "The function public.no raised it" in done.progress) == (1, True), done

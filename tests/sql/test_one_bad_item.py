@@ -1,10 +1,12 @@
 """One bad item among good ones: the good ones go on, and the bad one is named."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
 from surelane.calls import Connection
+from surelane_service.engine import Engine
 
 REFUSED = """
 create function public.refuse() returns trigger language plpgsql as $$ begin
@@ -95,3 +97,23 @@ async def test_the_good_ones_go_on_and_the_bad_one_is_named(queue: Connection, i
         await transaction.rollback()
         queue.remove_log_listener(keep)
     assert any(named in each for each in said) == bool(named), said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [f"vt = '{each}'" for each in ("-infinity", "4000-01-01 BC")]
+    + ["event_ts = '294000-01-01'", "event_ts = '4000-01-01 BC'", "enqueued_at = 'infinity'"],
+)
+async def test_a_time_beyond_pythons_stops_no_claim(queue: Connection, change: str) -> None:
+    await queue.execute(
+        "select agent.enqueue('mail', _item_key => 'bad'), agent.enqueue('mail', _item_key => 'good')"
+    )
+    await queue.execute(f"update agent.event set {change} where item_key = 'bad'")
+    engine = Engine(queue)
+    peek = await engine.peek_events(["mail"], timedelta(0))
+    claimed = await engine.claim_events(["mail"], 2, worker="w1")
+    assert {event.item_key for event in claimed} == {"bad", "good"}
+    times = [vt for vt in peek.vts if vt is not None]
+    for event in claimed:
+        times += [event.vt, event.prior_vt or event.vt, event.event_ts, event.enqueued_at or event.vt]
+    assert all(time.tzinfo for time in times)

@@ -82,10 +82,13 @@ class ModelServer:
         body = self.kept(await request.json())
         self.keys.add(request.headers.get("Authorization", ""))
         messages = body.get("messages") or body["input"]
-        questions = [place for place, message in enumerate(messages) if message.get("role") == "user"]
-        (plan,) = PLAN.findall(str(messages[questions[-1]]["content"]))[:1]
+        named = [
+            PLAN.findall(str(each["content"])) if each.get("role") == "user" else [] for each in messages
+        ]
+        asked = max(place for place, plans in enumerate(named) if plans)
+        plan = named[asked][0]
         self.asked[plan].append(body)
-        done = sum(message.get("role") == "assistant" for message in messages[questions[-1] :])
+        done = sum(message.get("role") == "assistant" for message in messages[asked:])
         planned = self.plans[plan][done]
         reply = planned.pop(0) if isinstance(planned, list) else planned
         if reply.status != 200:

@@ -1,15 +1,18 @@
 """People sign in to the operator's page by a token, a link, a provider or a proxy; forgeries are refused."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import aiohttp
 import jwt
 import pytest
+from structlog.testing import capture_logs
 
-from surelane_operator.console.access.sessions import LASTS, Signer
+from surelane_operator.console.access.sessions import IDLE, LASTS, Signer
 from surelane_operator.console.access.sign_in import LARGEST_FORM, sign_in_link
 from tests.system.oidc_provider import CLIENT, SECRET, Answers, provider_at
 from tests.system.operators import Person, page, person
@@ -207,7 +210,7 @@ async def test_forged_and_expired_cookies_are_no_sessions(by_token: str) -> None
             sessions.append(cookies_of(someone)["Cookie"].removeprefix("surelane="))
     head, body, signature = sessions[0].split(".")
     own, viewers = [jwt.decode(each, options={"verify_signature": False}) for each in sessions]
-    values = {name: own[name] for name in ("role", "csrf", "way")} | {"sub": "eve"}
+    values = {name: own[name] for name in ("role", "csrf", "way", "idle")} | {"sub": "eve"}
     ours = Signer(KEY)
     async with person(by_token) as eve:
         for cookie, status in (
@@ -220,10 +223,98 @@ async def test_forged_and_expired_cookies_are_no_sessions(by_token: str) -> None
             (ours.sign("state", LASTS, values), 401),
             *((ours.sign("session", LASTS, {**values, "role": role}), 401) for role in ("root", "viewer")),
             (ours.sign("session", LASTS, {**values, "way": viewers["way"]}), 401),
+            (ours.sign("session", LASTS, {**values, "idle": time.time() - 1}), 401),
+            (ours.sign("session", LASTS, {name: values[name] for name in values if name != "idle"}), 401),
             ("x" * 3000, 401),
         ):
             found, _ = await eve.get("/v1/stats", headers={"Cookie": f"surelane={cookie}"})
             assert found == status, cookie
+
+
+async def test_a_request_of_a_person_puts_idleness_off_and_neither_a_stream_nor_a_sign_out_does(
+    by_token: str,
+) -> None:
+    async with person(by_token) as ada:
+        await sign_in(ada)
+        claims = jwt.decode(
+            cookies_of(ada)["Cookie"].removeprefix("surelane="), options={"verify_signature": False}
+        )
+        assert IDLE.total_seconds() - 5 < claims["idle"] - time.time() <= IDLE.total_seconds()
+        csrf = await ada.csrf()
+        nearly = Signer(KEY).sign_again({**claims, "idle": time.time() + 60})
+        own = {"Cookie": f"surelane={nearly}", "X-CSRF-Token": csrf, "Origin": ada.url}
+        for method, path, accept, kept in (
+            ("GET", "/console/", "text/html", True),
+            ("GET", "/v1/stats", "*/*", True),
+            ("GET", "/console/", "text/event-stream", False),
+            ("GET", "/console/static/page.js", "*/*", False),
+            ("POST", "/console/sign-out", "*/*", False),
+        ):
+            headers = {**own, "Accept": accept}
+            async with aiohttp.request(
+                method, ada.url + path, headers=headers, allow_redirects=False
+            ) as response:
+                cookie = response.cookies.get("surelane")
+                assert bool(cookie and cookie.value) is kept, path
+                if kept and cookie:
+                    later = jwt.decode(cookie.value, options={"verify_signature": False})
+                    assert later["idle"] > claims["idle"] - 1
+                    assert {**later, "idle": claims["idle"]} == claims, "the absolute end and the id stay"
+
+
+async def test_a_new_sign_in_has_another_id_and_ends_the_browsers_former_session(by_token: str) -> None:
+    async with person(by_token) as ada, person(by_token) as eve:
+        await sign_in(ada)
+        former = cookies_of(ada)
+        await sign_in(ada)
+        assert cookies_of(ada) != former
+        assert (await ada.get("/v1/stats"))[0] == 200
+        assert (await eve.get("/v1/stats", headers=former))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses", "forwarded", "told"),
+    [
+        ("https://surelane.example.com", "", None, True),
+        (None, "", "https", False),
+        (None, "127.0.0.0/8", "https", True),
+        (None, "127.0.0.0/8", "http", False),
+        (None, "10.0.0.7", "https", False),
+    ],
+)
+async def test_browsers_are_told_to_use_https_where_the_page_is_served_by_it(
+    shared_database: str, url: str | None, addresses: str, forwarded: str | None, told: bool
+) -> None:
+    settings = {**BY_TOKEN, "SURELANE_CONSOLE_URL": url, "SURELANE_CONSOLE_PROXY_ADDRESSES": addresses}
+    headers = {"X-Forwarded-Proto": forwarded} if forwarded else {}
+    async with page(shared_database, **settings) as at, aiohttp.ClientSession(headers=headers) as session:
+        for path in ("/", "/console/sign-in", "/console/static/page.js", "/v1/stats", "/nowhere"):
+            async with session.get(at + path, allow_redirects=False) as response:
+                found = response.headers.get("Strict-Transport-Security")
+                assert found == ("max-age=31536000; includeSubDomains" if told else None), path
+
+
+async def test_what_was_refused_to_whom_and_who_came_in_is_logged(
+    by_token: str,
+) -> None:
+    async with person(by_token) as eve:
+        with capture_logs() as lines:
+            await sign_in(eve, "wrong")
+            await eve.get("/v1/stats", headers={"Authorization": "Bearer wrong"})
+            await eve.get("/v1/stats")  # without a token, which is no try
+            await sign_in(eve, READING, name="Eve")
+            await eve.change("POST", "/v1/kinds/logged/pause")
+            await eve.change("POST", "/console/sign-out")
+    found = [(line["event"], line.get("status"), line.get("who"), line["address"]) for line in lines]
+    assert found == [
+        ("request refused", 403, None, "127.0.0.1"),
+        ("request refused", 401, None, "127.0.0.1"),
+        ("signed in", None, "Eve (viewer token)", "127.0.0.1"),
+        ("request refused", 403, "Eve (viewer token)", "127.0.0.1"),
+        ("signed out", None, "Eve (viewer token)", "127.0.0.1"),
+    ]
+    assert "wrong" not in str(lines)
+    assert READING not in str(lines)
 
 
 async def test_a_strangers_form_is_read_up_to_its_bound(by_token: str) -> None:
@@ -335,6 +426,32 @@ async def test_an_answer_for_somebody_else_or_another_time_or_that_the_provider_
         with answers.saying(signed, groups=["admins"], **claims):
             assert (await come_in(eve))[0] == 403
         assert (await eve.get("/console/"))[0] == 303
+
+
+@pytest.mark.parametrize(
+    ("setting", "claims", "comes_in"),
+    [
+        ("ACR", {"acr": "urn:two"}, True),
+        ("ACR", {"acr": "urn:one"}, False),
+        ("ACR", {"acr": ["urn:two"]}, False),
+        ("ACR", {}, False),
+        ("AMR", {"amr": ["pwd", "mfa"]}, True),
+        ("AMR", {"amr": ["pwd"]}, False),
+        ("AMR", {"amr": "mfa"}, False),
+        ("AMR", {}, False),
+    ],
+    ids=str,
+)
+async def test_the_provider_must_say_how_the_person_signed_in_where_that_is_asked_for(
+    shared_database: str, answers: Answers, setting: str, claims: dict[str, Any], comes_in: bool
+) -> None:
+    asked = {"ACR": "urn:three,urn:two", "AMR": "mfa,hwk"}[setting]
+    settings = {**by_provider_at(answers), f"SURELANE_CONSOLE_OIDC_{setting}": asked}
+    async with page(shared_database, **settings) as url, person(url) as ada:
+        _, where = await ada.get("/console/sign-in/oidc")
+        assert ("acr_values=urn%3Athree+urn%3Atwo" in where) is (setting == "ACR")
+        with answers.saying(groups=["admins"], **claims):
+            assert (await come_in(ada))[0] == (303 if comes_in else 403)
 
 
 async def test_a_sign_in_belongs_to_the_browser_that_began_it(by_provider: str, answers: Answers) -> None:

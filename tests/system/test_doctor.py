@@ -20,7 +20,7 @@ from tests.system.test_cli import Command
 Examine = Callable[..., Awaitable[list[Finding]]]
 CHECKED = {
     *("schema", "roles", "timeline", "notifications", "clock", "dead rows", "indexes", "vacuum", "workers"),
-    *("first calls", "queue", "schedules", "history", "foreign locks"),
+    *("first calls", "queue", "schedules", "history", "foreign locks", "certificate"),
     *(check.name for check in CHECKS if check.quick),
 }
 

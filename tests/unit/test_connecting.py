@@ -3,8 +3,11 @@
 import re
 
 import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 
-from surelane_service.common.connecting import Address, DatabaseUriError, parse
+from surelane_service.common.connecting import Address, DatabaseUriError, parse, unverified
+from surelane_service.service_settings import warn_of_unverified
 
 AT = "postgresql://u:p@127.0.0.1:5432/db"
 CHANGED: dict[str, dict[str, object]] = {
@@ -127,3 +130,37 @@ def test_a_malformed_uri_is_refused_without_a_part_of_the_password(uri: str) -> 
     with pytest.raises(DatabaseUriError, match="DATABASE_URL") as refused:
         parse(uri)
     assert not {"secret", "sec", "ret"} & set(re.findall(r"\w+", str(refused.value)))
+
+
+@pytest.mark.parametrize(
+    ("uri", "host"),
+    [
+        ("postgresql://u@db.example.com/d", "db.example.com"),
+        ("postgresql://u@db.example.com/d?sslmode=require", "db.example.com"),
+        ("postgresql://u@db.example.com/d?sslmode=verify-ca", "db.example.com"),
+        ("postgresql://u@10.0.0.7/d?sslmode=prefer", "10.0.0.7"),
+        ("postgresql://u@[fd00::7]/d", "fd00::7"),
+        ("postgresql://u@db,db.example.com/d", "db.example.com"),
+        ("postgresql://u@/d?hostaddr=10.0.0.7", "10.0.0.7"),
+        ("postgresql://u@db.example.com/d?sslmode=verify-full", None),
+        ("postgresql://u@db.example.com/d?sslrootcert=system", None),
+        ("postgresql://u@db/d", None),
+        ("postgresql://u@127.0.0.1,[::1],localhost/d", None),
+        ("postgresql://u@/d?host=/run/postgresql", None),
+        ("postgresql://u@/d", None),
+    ],
+)
+def test_a_database_elsewhere_that_need_not_prove_itself_is_told(
+    uri: str, host: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PGHOST", "PGSSLMODE"):
+        monkeypatch.delenv(name, raising=False)
+    assert unverified(uri) == host
+    monkeypatch.setenv("PGHOST", "pg.example.com")
+    assert unverified(uri) == ("pg.example.com" if uri.endswith("@/d") else host)
+    with capture_logs() as lines:
+        warn_of_unverified(SecretStr("postgresql://u:pw@db.example.com/d"))
+    assert [line["host"] for line in lines] == ["db.example.com"]
+    assert "pw" not in str(lines)
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    assert "sslmode=" in uri or unverified(uri) is None

@@ -1,6 +1,6 @@
 """A sign-in leads to the page alone, and its settings must leave assistants a way in."""
 
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from aiohttp import web
@@ -35,19 +35,40 @@ def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:
         AccessSettings.model_validate({**proxy, "SURELANE_MCP": "read"})
 
 
+@pytest.mark.parametrize("limit", ["59s", "12h1s", "0", "soon"])
+def test_an_idle_limit_that_is_none_is_refused(limit: str) -> None:
+    given = {"DATABASE_URL": "postgresql://", "SURELANE_CONSOLE_IDLE_LIMIT": limit}
+    with pytest.raises(ValueError, match=r"between 1m and 12h|is not a duration"):
+        AccessSettings.model_validate(given)
+
+
+def test_with_a_provider_no_shared_token_signs_in_with_slack_itself() -> None:
+    token = {
+        "DATABASE_URL": "postgresql://",
+        "SURELANE_CONSOLE_SIGN_IN": "token",
+        "SURELANE_API_TOKEN": "a-token-of-the-operators",
+    }
+    provider = {"SURELANE_CONSOLE_OIDC_ISSUER": "https://id.example.com"}
+    AccessSettings.model_validate(token)
+    AccessSettings.model_validate({**token, **provider, "SLACK_API_URL": "http://127.0.0.1:8090/api/"})
+    with pytest.raises(ValueError, match="SURELANE_CONSOLE_SIGN_IN=token beside a provider: write oidc"):
+        AccessSettings.model_validate({**token, **provider})
+
+
 async def test_a_session_that_was_signed_out_counts_no_more() -> None:
     used, response = AsyncMock(), web.Response()
     sessions = Sessions(Signer("a key"), used, {"viewer": "a token"}, https=False)
-    sessions.begin(response, "ann", "viewer")
-    request = Mock(cookies={sessions.cookie: response.cookies[sessions.cookie].value})
+    await sessions.begin(Mock(cookies={}), response, "ann", "viewer")
+    request = MagicMock(cookies={sessions.cookie: response.cookies[sessions.cookie].value})
     for used.is_unused.return_value in (True, False):
         viewer = await sessions.viewer(request)
         assert (viewer is not None) is used.is_unused.return_value
 
 
-def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
+async def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
     response = web.Response()
-    Sessions(Signer("a key"), AsyncMock(), {"viewer": "a token"}, https=True).begin(response, "ann", "viewer")
+    sessions = Sessions(Signer("a key"), AsyncMock(), {"viewer": "a token"}, https=True)
+    await sessions.begin(Mock(cookies={}), response, "ann", "viewer")
     (cookie,) = response.cookies.values()
     assert cookie.key.startswith("__Host-")
     found = cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]

@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from surelane_migrations.common.connecting import UNVERIFIED, DatabaseUriError, unverified
 from surelane_migrations.common.needs import Answer, answered
 from surelane_migrations.database import Connection, connected, read_facts
 from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
@@ -52,6 +54,9 @@ Timeout = Annotated[
 def apply(scripts: Directory = PACKAGED, again: Again = False) -> None:
     """Migrate to this release, in one transaction; do nothing if that is done."""
     dsn, migration = load_database_url(), _migration(scripts, again)
+    with suppress(DatabaseUriError):  # it is told in a moment
+        if host := unverified(dsn):
+            _say(f"warning: the certificate of {host} is not checked: {UNVERIFIED}")
     _say(str(_run(migration.apply(dsn))))
 
 

@@ -182,6 +182,15 @@ async def knock(dsn: str, answers_within: float) -> None:
         pass
 
 
+_SETTINGS = {
+    "application_name": APPLICATION_NAME,
+    # A migration is one transaction, in which this process reads and compares.
+    **dict.fromkeys(("idle_in_transaction_session_timeout", "idle_session_timeout"), "0"),
+    # With less, sorting needs temporary files, which a server may forbid.
+    "work_mem": "4MB",
+}
+
+
 async def _connect(dsn: str, answers_within: float | None) -> Connection:
     try:
         return await connect(
@@ -189,7 +198,7 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
             timeout=min(CONNECT_TIMEOUT, answers_within or CONNECT_TIMEOUT),
             command_timeout=answers_within,
             statement_cache_size=0,  # every statement runs once, and a transaction pooler may be in between
-            settings={"application_name": APPLICATION_NAME},
+            settings=_SETTINGS,
         )
     except (asyncpg.ClientConfigurationError, ValueError) as error:
         # The driver's reason may quote a part of the password.

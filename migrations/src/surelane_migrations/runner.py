@@ -112,11 +112,18 @@ async def run_script(connection: database.Connection, script: Script) -> None:
         raise errors.MigrationError(f"{script.label} failed{_explain(script, error)}") from error
 
 
+_FUNCTION = re.compile(r"PL/pgSQL function ([^\s(]+)")
+"""What raised an error, at the beginning of its context."""
+
+
 def _explain(script: Script, error: asyncpg.PostgresError) -> str:
     text = f": {error.args[0]} ({error.sqlstate}). Nothing was applied; correct the cause and run this again."
     if error.sqlstate == "0A000" and "transaction commands" in str(error.args[0]):
         text = ": it begins or ends a transaction. A migration is one transaction; take that statement out."
     details = [detail for detail in (error.detail, error.hint) if detail]
+    raising = _FUNCTION.match(error.context or "")
+    if raising and not raising[1].startswith(("agent.", "inline_code_block")):
+        details.append(f"The function {raising[1]} raised it, which is not Surelane's.")
     return _line(script, error) + text + "".join(f"\n  {detail}" for detail in details)
 
 

@@ -201,7 +201,7 @@ ROWS = {
 }
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "whose calls cannot be stored": lambda ctx: durable(agent(mcp_servers=[object()]), ctx),
     "the calls of tool local_shell cannot be stored": lambda ctx: durable(
         agent(agents.LocalShellTool(executor=str)), ctx

@@ -32,8 +32,8 @@ from surelane_service.installations import Installations
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import Listener, opened_pool
-from surelane_service.probes import ConnectionLimit, private_app, serving, serving_private
-from surelane_service.service_settings import load_settings, warn_of_misspelled
+from surelane_service.probes import ConnectionLimit, private_app, serving, serving_private, tell_https
+from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_service.telemetry.spans import Tracer
 from surelane_service.watch import Watch
@@ -65,6 +65,7 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(IngestSettings)
     configure_logs(SERVICE, settings.log_level)
     warn_of_misspelled(IngestSettings)
+    warn_of_unverified(settings.database_url)
     telemetry = configure_telemetry(SERVICE, __version__)
     # Freeze imported objects: a full collection would stall every request for about 30 ms, about once per second.
     gc.collect()
@@ -205,6 +206,8 @@ async def _serving_public(
         off={} if signed else dict.fromkeys(PATHS, SWITCHED_OFF),
     )
     public = web.Application(client_max_size=settings.max_body)
+    if settings.speaks_to_slack:  # it posts, and sends people who install, to https addresses alone
+        public.on_response_prepare.append(tell_https)
     if installer is not None:
         public.add_routes(installer.routes())
     public.add_routes(traced(tracer, app.routes()) if tracer else app.routes())

@@ -20,7 +20,7 @@ from surelane_operator.changes import Changes
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.guard import Credentials, Guard
 from surelane_operator.console.access.oidc import Provider
-from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used
+from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used, is_within
 from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
 from surelane_operator.console.access.viewer import Groups, Role, Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
@@ -32,8 +32,8 @@ from surelane_operator.times import read_any_time
 from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import opened_pool
-from surelane_service.probes import private_app, serving_private
-from surelane_service.service_settings import load_settings, warn_of_misspelled
+from surelane_service.probes import private_app, serving_private, tell_https
+from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.telemetry.setup import configure_telemetry
 
 SERVICE = "surelane-operator"
@@ -43,9 +43,10 @@ STATEMENT_TIMEOUT = timedelta(seconds=15)
 _logger = get_logger(__name__)
 
 
+Preparing = Sequence[Callable[[web.Request, web.StreamResponse], Awaitable[None]]]
 Closing = Sequence[Callable[[web.Application], Awaitable[None]]]
-Operators = tuple[list[web.AbstractRouteDef], Sequence[Middleware], Closing]
-"""What the private port serves for operators, and what is called before the service waits for requests."""
+Operators = tuple[list[web.AbstractRouteDef], Sequence[Middleware], Preparing, Closing]
+"""What the private port serves for operators, and what is called with each answer, and before the service ends."""
 
 
 async def main(stop: asyncio.Event) -> None:
@@ -53,11 +54,17 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(AccessSettings)
     configure_logs(SERVICE, settings.log_level)
     warn_of_misspelled(AccessSettings)
+    warn_of_unverified(settings.database_url)
     telemetry = configure_telemetry(SERVICE, __version__)
     try:
         async with running(settings) as port:
             if not _serves(settings):
                 _logger.warning("the page and the API are off: SURELANE_API_TOKEN is not set")
+            if settings.sign_in == "token" and settings.speaks_to_slack:
+                advice = (
+                    "set SURELANE_CONSOLE_SIGN_IN=oidc: the provider knows people, and their second factors"
+                )
+                _logger.warning("people sign in to the page by a shared token", advice=advice)
             _logger.info("serving operators", private_port=port)
             await stop.wait()
         _logger.info("stopped")
@@ -77,7 +84,7 @@ async def running(settings: AccessSettings) -> AsyncIterator[int]:
     async with (
         connecting(1) as probing,
         connecting(CONNECTIONS) as pool,
-        _operators(settings, pool) as (served, middlewares, closing),
+        _operators(settings, pool) as (served, middlewares, preparing, closing),
     ):
 
         async def unready() -> str | None:
@@ -86,6 +93,7 @@ async def running(settings: AccessSettings) -> AsyncIterator[int]:
         routes = [web.get("/", to_the_page), *served]
         app = private_app(unready, routes, settings.known_hosts, middlewares)
         app.on_shutdown.extend(closing)
+        app.on_response_prepare.extend(preparing)
         async with serving_private(app, settings) as port:
             yield port
 
@@ -97,14 +105,16 @@ def _serves(settings: AccessSettings) -> bool:
 @asynccontextmanager
 async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Operators]:
     if not _serves(settings):
-        yield [route for path in OFF for route in switched_off(path)], [], []
+        yield [route for path in OFF for route in switched_off(path)], [], [], []
         return
     changes = Changes(pool, Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events))
     examinations = Examinations(settings.database_url.get_secret_value())
     api = OperatorApi(changes, examinations)
     links, shards = Links(settings.message_url, settings.trace_url), known(settings.shards.get_secret_value())
     console = Console(Sources(changes, links, examinations.latest, shards))
-    guard, sign_in = access_of(settings, lambda values: bare("sign-in", values), HEADERS, changes.calls)
+    guard, sign_in, preparing = access_of(
+        settings, lambda values: bare("sign-in", values), HEADERS, changes.calls
+    )
     page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
     protocol = load_protocol(settings)
     tools: AbstractAsyncContextManager[list[web.AbstractRouteDef]] = nullcontext(switched_off("/mcp"))
@@ -113,7 +123,7 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
         at = settings.console_url if settings.sign_in else None
         tools = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
     async with tools as served:
-        yield [*page, *api.routes(), *served], [guard.middleware], [console.close, api.close]
+        yield [*page, *api.routes(), *served], [guard.middleware], preparing, [console.close, api.close]
 
 
 def load_protocol(settings: AccessSettings) -> ModuleType | None:
@@ -131,8 +141,8 @@ def load_protocol(settings: AccessSettings) -> ModuleType | None:
 
 def access_of(
     settings: AccessSettings, render: Render, headers: dict[str, str], database: Calls
-) -> tuple[Guard, list[web.AbstractRouteDef]]:
-    """Return the guard and the routes of the sign-in, whose page has ``headers``, as the settings say."""
+) -> tuple[Guard, list[web.AbstractRouteDef], Preparing]:
+    """Return the guard, the routes of the sign-in, whose page has ``headers``, and what to do with each answer."""
     secrets: list[tuple[Role, SecretStr | None]] = [
         ("viewer", settings.api_viewer_token),
         ("operator", settings.api_token),
@@ -140,23 +150,34 @@ def access_of(
     given = {role: secret.get_secret_value().strip() for role, secret in secrets if secret}
     tokens = Tokens(given) if given else None
     if settings.sign_in is None:
-        return Guard(tokens), []
+        return Guard(tokens), [], []
     groups = Groups(settings.viewer_groups, settings.operator_groups)
     signer, ways, links, oidc = Signer(settings.signing_key), dict[Role, str](), None, None
     if settings.sign_in == "token":
         ways, links = given, Signer(given["operator"])
     elif settings.sign_in == "oidc":
         client = f"{settings.oidc_issuer} {settings.oidc_client_id}"
+        client += f" {settings.oidc_acr} {sorted(settings.oidc_amr)}"
         ways["viewer"] = f"{client} {sorted(groups.viewers)}"
         ways["operator"] = f"{client} {sorted(groups.operators)}"
         names = settings.oidc_issuer or "", settings.oidc_client_id or ""
         secret = settings.oidc_client_secret.get_secret_value() if settings.oidc_client_secret else ""
         at, claim = f"{settings.console_url}{CALLBACK}", settings.oidc_groups_claim
-        oidc = Provider(*names, secret, at, settings.oidc_scopes, groups, claim)
+        oidc = Provider(
+            *names, secret, at, settings.oidc_scopes, groups, claim, settings.oidc_acr, settings.oidc_amr
+        )
     https = (settings.console_url or "").startswith("https:")
-    browser: Credentials = (sessions := Sessions(signer, Used(database), ways, https=https))
+    browser: Credentials = (
+        sessions := Sessions(signer, Used(database), ways, https=https, idle=settings.idle_limit)
+    )
     if settings.sign_in == "proxy":
         headers_of = settings.proxy_user_header or "", settings.proxy_groups_header
         browser = ProxyHeaders(*headers_of, settings.proxy_addresses, groups, signer)
     sign_in = SignIn(sessions, render, headers, tokens=tokens if links else None, links=links, oidc=oidc)
-    return Guard(tokens, browser, sign_in.away), sign_in.routes()
+
+    async def tell(request: web.Request, response: web.StreamResponse) -> None:
+        forwarded = request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
+        if https or (forwarded and is_within(request.remote or "", settings.proxy_addresses)):
+            await tell_https(request, response)
+
+    return Guard(tokens, browser, sign_in.away), sign_in.routes(), [sessions.keep, tell]

@@ -21,7 +21,7 @@ from surelane_service.installations import Installations
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, opened_pool
 from surelane_service.probes import private_app, serving_private
-from surelane_service.service_settings import load_settings, warn_of_misspelled
+from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
@@ -56,6 +56,7 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(WorkerSettings)
     configure_logs(SERVICE, settings.log_level)
     warn_of_misspelled(WorkerSettings)
+    warn_of_unverified(settings.database_url)
     handlers = _handlers(settings)
     telemetry = configure_telemetry(SERVICE, __version__, statements=True)
     metrics = Metrics()

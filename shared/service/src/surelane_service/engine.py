@@ -37,10 +37,13 @@ Workers and the rescue use this one value: a worker stops a handler whose claim 
 """
 # The columns stand in the order of Event's fields: looking each up by its name takes a microsecond per event.
 # All leases of a claim end at one time. To decode a time takes 4,000 instructions.
-_CLAIM = """
-select id, kind, event_ts, attempts, claim, case ordinality when 1 then vt end, event, prior_vt, item_key, group_key
-    , max_attempts, enqueued_at, errors, traceparent, lane, notes
-from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8) with ordinality"""
+# The driver reads no row of an answer in which a time, as written by hand, lies beyond Python's years.
+_READABLE = "least(greatest({0}, '0001-01-02 00:00+00'), '9999-12-30 00:00+00')"
+_CLAIM = f"""
+select id, kind, {_READABLE.format("event_ts")}, attempts, claim, case ordinality when 1 then vt end, event
+    , case when prior_vt is not null then {_READABLE.format("prior_vt")} end, item_key, group_key
+    , max_attempts, {_READABLE.format("enqueued_at")}, errors, traceparent, lane, notes
+from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8) with ordinality"""  # noqa: S608 - constants
 _FOLLOWERS = """
 select id, kind, event_ts, attempts, claim, vt, event, null::timestamptz, item_key, group_key
     , max_attempts, enqueued_at, errors, traceparent, null::int4, notes

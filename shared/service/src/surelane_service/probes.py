@@ -124,6 +124,11 @@ async def _name_no_version(_: web.Request, response: web.StreamResponse) -> None
     response.headers[hdrs.SERVER] = SERVER
 
 
+async def tell_https(_: web.Request, response: web.StreamResponse) -> None:
+    """Tell browsers to use HTTPS alone for this host, for ``Application.on_response_prepare``."""
+    response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
+
+
 class Bounded:
     """Keep the first ``most`` names and call all further ones ``other``, which bounds the number of time series.
 

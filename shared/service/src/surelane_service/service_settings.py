@@ -26,7 +26,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
-from surelane_service.common.connecting import parse
+from surelane_service.common.connecting import UNVERIFIED, parse, unverified
 from surelane_service.common.secret_files import SUFFIX, SecretFileError, read_secrets
 from surelane_service.logs import get_logger
 
@@ -252,6 +252,12 @@ def warn_of_misspelled(kind: type[BaseSettings]) -> None:
     """Log a line for each variable that looks like a misspelled setting."""
     for name, meant in misspelled(kind).items():
         _logger.warning("there is no such setting", name=name, nearest=meant)
+
+
+def warn_of_unverified(url: SecretStr) -> None:
+    """Log a line if the database is elsewhere and does not prove that it is the database."""
+    if host := unverified(url.get_secret_value()):
+        _logger.warning("the database's certificate is not checked", host=host, advice=UNVERIFIED)
 
 
 def _complaint(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails is private to pydantic-core

@@ -20,7 +20,7 @@ from surelane.errors import (
 )
 from surelane_operator.api.models import Problem
 from surelane_operator.console.access.guard import refusal
-from surelane_operator.console.access.viewer import Role, Viewer, viewer_of
+from surelane_operator.console.access.viewer import EVENT_STREAM, Role, Viewer, viewer_of
 from surelane_service.logs import get_logger
 
 ALWAYS = {
@@ -33,7 +33,6 @@ ALWAYS = {
 UNKNOWN = {404: "there is no such event"}
 IN_THE_WAY = "another transaction, or another event under the same key, is in the way"
 NO_MEMBER = "set SURELANE_OPERATOR_DATABASE_URL to a role that is a member of agent_operator"
-EVENT_STREAM = "text/event-stream"
 TOO_LARGE = "the body is too large"
 FORBIDDEN = "this needs the role operator, and the page's own CSRF token"
 _logger = get_logger(__name__)

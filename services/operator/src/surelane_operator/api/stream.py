@@ -12,10 +12,10 @@ from aiohttp import web
 from pydantic import BeforeValidator, Field
 
 from surelane.errors import DatabaseUnavailable
-from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint, server_sent
+from surelane_operator.api.endpoint import UNKNOWN, Refused, StreamEndpoint, server_sent
 from surelane_operator.api.models import EventPath, Strict, digits
 from surelane_operator.changes import Changes
-from surelane_operator.console.access.viewer import viewer_of
+from surelane_operator.console.access.viewer import EVENT_STREAM, viewer_of
 
 MOST = 64
 """Streams at once. Each is a connection of 192 on the private port; the page, probes and requests need the others."""

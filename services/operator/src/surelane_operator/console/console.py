@@ -9,8 +9,8 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError, described
-from surelane_operator.api.endpoint import EVENT_STREAM, server_sent
-from surelane_operator.console.access.viewer import Viewer, viewer_of
+from surelane_operator.api.endpoint import server_sent
+from surelane_operator.console.access.viewer import EVENT_STREAM, Viewer, viewer_of
 from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import fragment, page
 from surelane_operator.console.screen import Asked, Missing, Moved, Screen, Sources

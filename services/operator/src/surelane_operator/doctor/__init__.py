@@ -14,7 +14,7 @@ from surelane.calls import Connection, translating
 from surelane.errors import DatabaseRefused, Forbidden, NotMeasured, told
 from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
-from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
+from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look, objects
 from surelane_operator.doctor.queue import (
     backlog,
     retention,
@@ -59,6 +59,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     outside: dict[str, Check] = {
         "notifications": partial(server.notifications, dsn, connection),
         "clock": partial(server.clock, connection),
+        "certificate": partial(server.certificate, dsn),
     }
     if schema[0].level is Level.PROBLEM:
         return schema + await _all_answered(outside)
@@ -83,10 +84,7 @@ async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
     if schema[0].level is Level.PROBLEM:
         return schema
     checks: dict[str, Check] = {"needs": partial(server.needs, connection, ["row security", "sequences"])}
-    checks |= {
-        "timeline": partial(server.timeline, connection),
-        "objects": partial(server.objects, connection),
-    }
+    checks |= {"timeline": partial(server.timeline, connection), "objects": partial(objects, connection)}
     checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
     return schema + await _all_answered(checks)
 

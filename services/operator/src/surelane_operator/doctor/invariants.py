@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
+from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane.errors import Conflict, DatabaseUnavailable
 from surelane_operator.doctor.finding import Finding, Level, ok
+from surelane_service.common.schema import describe_schema, differences, recorded
 
 ROWS = 10_000
 """Rows that a check looks at, at most, unless told otherwise."""
@@ -82,11 +84,8 @@ async def look(connection: Connection, check: Check, rows: int) -> Sequence[Find
             await asyncio.sleep(AGAIN)
             again = (await _looked(connection, check, rows))[1]
             wrong = sorted(set(wrong).intersection(again))
-    except (Conflict, DatabaseUnavailable) as error:  # a lock, or time ran out
-        if connection.is_closed():
-            raise
-        found = f"it was given up: {error}"
-        return [Finding(check.name, Level.UNKNOWN, found, "run it again, or with fewer --rows")]
+    except (Conflict, DatabaseUnavailable) as error:
+        return [_given_up(connection, check.name, error)]
     among = f"the first {looked:,}" if looked == rows else f"{looked:,}"
     if not wrong:
         return [ok(check.name, f"{among} looked at")]
@@ -100,6 +99,35 @@ async def look(connection: Connection, check: Check, rows: int) -> Sequence[Find
 
 _OF_NAME = re.compile("^(?:[a-z ]+ of )?(?:event|group|schedule|worker|kind|model) ")
 """What stands before the key in the name of a row."""
+
+
+def _given_up(connection: Connection, name: str, error: Exception) -> Finding:
+    """Say that a lock or the time ended a look. Without a connection the error is the caller's."""
+    if connection.is_closed():
+        raise error
+    return Finding(name, Level.UNKNOWN, f"it was given up: {error}", "run it again, or with fewer --rows")
+
+
+async def objects(connection: Connection) -> Sequence[Finding]:
+    """Compare every object and grant of the schema with the record of this release."""
+    at, expected = await connection.fetchval("select version from agent.schema_version()"), recorded()
+    if at != __version__:
+        found = f"this release knows the objects of {__version__}, and the schema is at {at}"
+        return [Finding("objects", Level.UNKNOWN, found, "run verify with the release that was applied")]
+    try:
+        with translating():
+            async with connection.transaction(readonly=True):
+                await connection.execute(BOUNDS)
+                different = differences(await describe_schema(connection), expected)
+    except (Conflict, DatabaseUnavailable) as error:
+        return [_given_up(connection, "objects", error)]
+    if not different:
+        return [ok("objects", f"{len(expected):,} objects and grants are as this release makes them")]
+    named = "; ".join(" ".join(line[:150].split()) for line in different[:NAMED]) + (
+        "; …" if different[NAMED:] else ""
+    )
+    advice = "functions, views and grants: python -m surelane_migrations apply --again; the others by hand"
+    return [Finding("objects", Level.PROBLEM, f"{len(different):,} differ: {named}", advice)]
 
 
 async def _looked(connection: Connection, check: Check, rows: int) -> tuple[int, list[str]]:

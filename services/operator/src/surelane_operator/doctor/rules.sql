@@ -189,6 +189,7 @@ from agent.event where attempts > 0 and vt > agent.clock() and claimed_by is not
 -- rule: claims
 -- means: claims of workers that are gone
 -- advice: start a worker, which ends them; if one runs, end the transaction that has these rows locked; by hand
+-- quick
 select format('event %s, claim %s of %s', e.id, array_upper(e.claimed, 1), e.claimed_by)
 from looked as e cross join moment left join agent.list_workers() as w on w.name = e.claimed_by
 where w.name is not null and e.heartbeat_at < now - interval '7 min'
@@ -209,6 +210,7 @@ update agent.event set vt = agent.clock() where id = ID;
 -- rule: limit slots
 -- means: running events that their limit does not count, so that more may run than it allows
 -- advice: the limit holds again once they have ended; or count them
+-- quick
 select 'event ' || e.id from looked as e join agent.list_limits() as l on l.kind = e.kind
 where e.lane < 0 and e.head and l.concurrency is not null and e.claimed[array_upper(e.claimed, 1)] > coalesce(
     greatest(l.set_at, (select max(started_at) from agent.worker where e.kind = any(kinds))), '-infinity')
@@ -242,12 +244,14 @@ select key from (with recursive walk (key) as (
 -- rule: group heads
 -- means: groups without a head, or whose head is not the first that may run
 -- advice: a worker's next sweep mends this; if it stays, no worker sweeps, or a transaction has the rows locked
+-- quick
 agent.wrong_head(e.key);
 select agent.free_groups();
 
 -- rule: hands
 -- means: groups that two workers hold at once
 -- advice: end the claims of its members
+-- quick
 exists (select from agent.event as m join agent.event as h on h.group_key = m.group_key and h.head where
     m.group_key = e.key
     and not m.head and m.claimed_by <> h.claimed_by and m.vt > now);

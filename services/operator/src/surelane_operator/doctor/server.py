@@ -12,9 +12,8 @@ from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_operator.times import read_any_time
-from surelane_service.common.connecting import connect
+from surelane_service.common.connecting import UNVERIFIED, connect, unverified
 from surelane_service.common.needs import answered
-from surelane_service.common.schema import describe_schema, differences, recorded
 from surelane_service.compatibility import unfit
 
 CHANNEL = "surelane_doctor"
@@ -97,6 +96,13 @@ async def notifications(dsn: str, connection: Connection) -> Sequence[Finding]:
         found = f"a notification did not arrive within {span(PATIENCE)}"
         return [Finding("notifications", Level.PROBLEM, found, advice)]
     return [ok("notifications", f"a notification arrived after {span(took)}")]
+
+
+async def certificate(dsn: str) -> Sequence[Finding]:
+    """Check that a database elsewhere proves by its certificate that it is the database."""
+    if host := unverified(dsn):
+        return [Finding("certificate", Level.WARNING, f"that of {host} is not checked", UNVERIFIED)]
+    return [ok("certificate", "it is checked, or the database is on this machine or in this network")]
 
 
 async def timeline(connection: Connection) -> Sequence[Finding]:
@@ -194,23 +200,6 @@ async def schema(connection: Connection) -> Sequence[Finding]:
         return [Finding("schema", Level.PROBLEM, reason, f"{MIGRATE}, or use a matching version of Surelane")]
     server = await connection.fetchval("show server_version")
     return [ok("schema", f"version {row['version']} serves {__version__}; PostgreSQL {server}")]
-
-
-async def objects(connection: Connection) -> Sequence[Finding]:
-    """Compare every object and grant of the schema with the record of this release."""
-    at = await connection.fetchval("select version from agent.schema_version()")
-    if at != __version__:
-        found = f"this release knows the objects of {__version__}, and the schema is at {at}"
-        return [Finding("objects", Level.UNKNOWN, found, "run verify with the release that was applied")]
-    expected = recorded()
-    different = differences(await describe_schema(connection), expected)
-    if not different:
-        return [ok("objects", f"{len(expected):,} objects and grants are as this release makes them")]
-    named = "; ".join(" ".join(line[:150].split()) for line in different[:5]) + (
-        "; …" if different[5:] else ""
-    )
-    advice = f"functions, views and grants: {GRANT[5:]}; make others as the record has them, by hand"
-    return [Finding("objects", Level.PROBLEM, f"{len(different):,} differ: {named}", advice)]
 
 
 async def needs(connection: Connection, names: Collection[str] = ()) -> Sequence[Finding]:

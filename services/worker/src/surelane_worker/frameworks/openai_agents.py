@@ -22,7 +22,7 @@ HOSTED = (
 )
 """Tools that the model's server runs: their results are parts of its responses."""
 KEPT_ELSEWHERE = OpenAIConversationsSession, OpenAIResponsesCompactionSession
-"""Sessions whose items their server changes, so nobody can tell whether they have been written."""
+"""Sessions whose items their server changes, so they cannot be told from new ones."""
 EVERYTHING = 2**31 - 1
 """More items than any session has, in place of the limit that it may have by default."""
 RESPONSE = TypeAdapter(agents.ModelResponse)

@@ -2,6 +2,7 @@
 
 import asyncio
 import configparser
+import ipaddress
 import os
 import random
 import re
@@ -14,7 +15,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import asyncpg
 
@@ -50,6 +51,9 @@ services connect again; and ``transaction_timeout``, which servers before Postgr
 RELIED_ON = ("default_transaction_isolation", "standard_conforming_strings")
 """What a transaction pooler must bring along: no statement can set it there for itself."""
 
+_VIEWS = "restrict_nonsystem_relation_kind"
+_WITH_VIEWS = f"select set_config('{_VIEWS}', '', false) where current_setting('{_VIEWS}', true) <> ''"
+
 HEAD_START = 0.1
 """The part of the time to connect that a host of a URI has to itself before the next one is tried beside it."""
 FAILED = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, EOFError)
@@ -61,6 +65,11 @@ _MALFORMED = (
     "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
     "special characters in the password as %XX"
 )
+UNVERIFIED = (
+    "somebody on the way may read along, or answer in its place: write sslmode=verify-full, "
+    "and sslrootcert=system or the file of your authority"
+)
+"""What to do about a host that :func:`unverified` returns."""
 _DRIVER = ("user", "password", "database", "passfile", "krbsrvname", "gsslib")
 """Parameters that the driver takes by name."""
 _TLS = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword")
@@ -170,6 +179,26 @@ def parse(uri: str) -> Address:
         float(_number(given, "connect_timeout") or 0) or None,
         _sockets(given),
     )
+
+
+def unverified(uri: str) -> str | None:
+    """Return a host of a URI that proves by no certificate that it is the database, or ``None``.
+
+    A socket, this machine and a name without a dot, which is one of this container's network, need not prove it.
+    """
+    address = parse(uri)
+    said = dict(parse_qsl(urlsplit(address.driver.get("dsn", "")).query)).get("sslmode")
+    if "ssl" in address.driver or (said or os.environ.get("PGSSLMODE")) == "verify-full":
+        return None
+    names = (name or host for name, _ in address.hosts for host in os.environ.get("PGHOST", "").split(","))
+    return next((name for name in names if not _is_near(name)), None)
+
+
+def _is_near(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.startswith(("/", "@")) or "." not in host.removesuffix(".") or host.endswith(".localhost")
 
 
 def _parameters(uri: str) -> dict[str, str]:
@@ -349,9 +378,9 @@ async def _open(
 
 
 async def _lift(opened: Opened) -> None:
-    """Lift the bound of transactions, which PostgreSQL 17 brought."""
+    """Lift what PostgreSQL 17 brought: the bound of transactions, and the refusal of views, meant for dumps."""
     if opened.get_server_version() >= (17,):
-        await opened.execute("set transaction_timeout = 0")
+        await opened.execute(f"set transaction_timeout = 0; {_WITH_VIEWS}")
 
 
 async def _check_pooled(opened: Opened, address: Address) -> None:

@@ -147,6 +147,13 @@ from (
         as m (most)
 ) as counted;
 
+-- warning: locks
+-- advice: a first migration holds 800. Set max_locks_per_transaction to 64, its default, and
+-- restart the server
+select format('all sessions hold %s at most', most) as found, most < 1000 as wrong
+from (values (current_setting('max_locks_per_transaction')::int4
+    * (current_setting('max_connections')::int4 + current_setting('max_prepared_transactions')::int4))) as l (most);
+
 -- need: timescaledb
 select coalesce('installed, ' || (select extversion from pg_extension where extname = 'timescaledb')
     , case when current_setting('timescaledb.max_background_workers', true) is null

@@ -1,6 +1,7 @@
 """Settings of the operator's API and page: who may use them."""
 
 import ipaddress
+from datetime import timedelta
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -16,8 +17,9 @@ from pydantic import (
 from pydantic_settings import NoDecode
 
 from surelane_operator.console.access.oidc import is_safe
-from surelane_operator.console.access.sessions import Network
+from surelane_operator.console.access.sessions import IDLE, LASTS, Network
 from surelane_operator.console.screen import SLACK_MESSAGE
+from surelane_service.durations import Duration
 from surelane_service.service_settings import DatabaseUrl, SealingSettings, split
 
 SHORTEST = 16
@@ -37,6 +39,12 @@ def _base(address: str) -> str:
     if urlsplit(address).path.strip("/") or urlsplit(address).query:
         raise ValueError("leave out the path: the page is at /console/")
     return address.rstrip("/")
+
+
+def _idle(limit: timedelta) -> timedelta:
+    if not timedelta(minutes=1) <= limit <= LASTS:
+        raise ValueError("must be between 1m and 12h")
+    return limit
 
 
 Names = Annotated[frozenset[str], NoDecode, BeforeValidator(split)]
@@ -90,6 +98,19 @@ class AccessSettings(SealingSettings):
 
     oidc_groups_claim: str = Field("groups", validation_alias="SURELANE_CONSOLE_OIDC_GROUPS_CLAIM")
     """The claim of the ID token that lists a person's groups."""
+
+    oidc_acr: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = Field(
+        (), validation_alias="SURELANE_CONSOLE_OIDC_ACR"
+    )
+    """Classes of sign-in, one of which the ID token must name as ``acr``, such as one with a second factor."""
+
+    oidc_amr: Names = Field(frozenset(), validation_alias="SURELANE_CONSOLE_OIDC_AMR")
+    """Methods of sign-in, one of which the ID token must list in ``amr``, such as ``mfa``."""
+
+    idle_limit: Annotated[Duration, AfterValidator(_idle)] = Field(
+        IDLE, validation_alias="SURELANE_CONSOLE_IDLE_LIMIT"
+    )
+    """How long a session lasts in which a person does nothing."""
 
     proxy_user_header: str | None = Field(None, validation_alias="SURELANE_CONSOLE_PROXY_USER_HEADER")
     """The header in which the proxy names the person, such as ``X-Forwarded-Email``."""
@@ -149,6 +170,11 @@ class AccessSettings(SealingSettings):
     @model_validator(mode="after")
     def _sign_in_is_whole(self) -> Self:
         needed: dict[str, object] = {}
+        if self.sign_in == "token" and self.oidc_issuer and self.speaks_to_slack:
+            raise ValueError(
+                "SURELANE_CONSOLE_SIGN_IN=token beside a provider: write oidc, so that no shared token signs in "
+                "without the provider's second factor, or leave SURELANE_CONSOLE_OIDC_ISSUER out"
+            )
         if self.sign_in == "token":
             needed = {"SURELANE_API_TOKEN": self.api_token}
         elif self.sign_in is not None:

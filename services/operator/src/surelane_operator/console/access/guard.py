@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from surelane_operator.audit import acting_as
 from surelane_operator.console.access.sessions import NotKnown
 from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER, Viewer
+from surelane_service.logs import get_logger
 
 GUARDED = ("/console", "/v1", "/mcp")
 """The paths that are guarded, with all below them."""
@@ -22,6 +23,7 @@ OPEN = ("/console/sign-in", "/console/static")
 SIGN_IN = "/console/sign-in"
 SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 """Methods that change nothing."""
+_logger = get_logger(__name__)
 AWAY = "The database does not answer, so it is not known who is signed in. Try again in a minute."
 
 
@@ -46,11 +48,16 @@ class Guard:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Call ``handler`` if the viewer is known, or if the request needs none."""
         try:
-            return await self._guard(request, handler)
+            response = await self._guard(request, handler)
+        except web.HTTPException as refused:
+            _note(request, refused)
+            raise
         except NotKnown:
             if self.away and request.method in SAFE and below(request.path, ("/console",)):
                 return self.away(request)
             return refusal(503, AWAY)
+        _note(request, response)
+        return response
 
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not below(request.path, GUARDED) or below(request.path, OPEN):
@@ -77,6 +84,16 @@ class Guard:
         if request.method not in SAFE:
             return refusal(401, "sign in first")
         raise web.HTTPSeeOther(f"{SIGN_IN}?next={quote(request.path_qs, safe='')}")
+
+
+def _note(request: web.Request, response: web.StreamResponse) -> None:
+    """Log who was refused what, from where. A request without any token is only asked to sign in."""
+    tried = response.status == 403 or (response.status == 401 and hdrs.AUTHORIZATION in request.headers)
+    if tried and below(request.path, GUARDED):
+        viewer = request.get(VIEWER)
+        who = viewer.name if viewer else None
+        where = {"method": request.method, "path": request.path, "address": request.remote}
+        _logger.warning("request refused", status=response.status, who=who, **where)
 
 
 def below(path: str, tops: tuple[str, ...]) -> bool:

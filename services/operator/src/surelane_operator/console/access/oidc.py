@@ -5,7 +5,7 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -43,7 +43,10 @@ class ProviderUnavailable(SurelaneError):  # noqa: N818 - named for what happene
 
 @dataclass(eq=False, repr=False)
 class Provider:
-    """One provider, for one client of it. A person's ``groups`` are in the claim of that name."""
+    """One provider, for one client of it. A person's ``groups`` are in the claim of that name.
+
+    It must have signed the person in by one of the classes ``acr``, and by one of the methods ``amr``, where some are.
+    """
 
     issuer: str
     client_id: str
@@ -52,6 +55,8 @@ class Provider:
     scopes: str
     groups: Groups
     claim: str
+    acr: Sequence[str] = ()
+    amr: Collection[str] = ()
 
     def __post_init__(self) -> None:
         self._metadata: tuple[float, dict[str, Any]] | None = None
@@ -76,6 +81,8 @@ class Provider:
             "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
             "code_challenge_method": "S256",
         }
+        if self.acr:
+            query["acr_values"] = " ".join(self.acr)
         address = (await self._configuration())["authorization_endpoint"]
         return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
 
@@ -88,6 +95,11 @@ class Provider:
         claims = await self._verified(token)
         if claims.get("nonce") != nonce:
             raise SignInRefused("the answer belongs to another sign-in")
+        if self.acr and claims.get("acr") not in self.acr:
+            raise SignInRefused("the sign-in is of none of the classes in SURELANE_CONSOLE_OIDC_ACR")
+        methods = claims.get("amr")
+        if self.amr and not (isinstance(methods, list) and any(each in self.amr for each in methods)):
+            raise SignInRefused("the sign-in is by none of the methods in SURELANE_CONSOLE_OIDC_AMR")
         return claims
 
     def role_of(self, claims: Mapping[str, Any]) -> Role | None:

@@ -14,15 +14,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jwt
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from surelane.calls import Calls
 from surelane.errors import SurelaneError, described
-from surelane_operator.console.access.viewer import Groups, Role, Viewer
+from surelane_operator.console.access.viewer import EVENT_STREAM, Groups, Role, Viewer
 from surelane_service.logs import get_logger
 
 LASTS = timedelta(hours=12)
-"""How long a session lasts."""
+"""How long a session lasts, at most."""
+IDLE = timedelta(minutes=30)
+"""How long a session lasts without a request of the person."""
+KEPT = web.RequestKey("session", dict[str, Any])
+"""The key of a request under which its session is, once it is known to hold."""
 _ALGORITHM = "HS256"
 _ISSUER = "surelane"
 _REQUIRED: Any = {"require": ["exp", "aud", "iss", "jti"]}
@@ -45,7 +49,11 @@ class Signer:
         """Sign ``values`` for an audience; they expire."""
         given = {"jti": secrets.token_urlsafe(18), "iss": _ISSUER, "aud": audience}
         claims = {**values, **given, "exp": datetime.now(UTC) + lasts}
-        return jwt.encode(claims, self._key, _ALGORITHM)
+        return self.sign_again(claims)
+
+    def sign_again(self, claims: Mapping[str, Any]) -> str:
+        """Sign values that were read, or some of them changed. They expire when the first ones do."""
+        return jwt.encode(dict(claims), self._key, _ALGORITHM)
 
     def read(self, audience: str, text: str) -> dict[str, Any] | None:
         """Return the values; ``None`` where they are forged, expired or for another audience."""
@@ -88,21 +96,27 @@ class Used:
 class Sessions:
     """Who is signed in, by their cookie."""
 
-    def __init__(self, signer: Signer, used: Used, ways: Mapping[Role, str], *, https: bool) -> None:
+    def __init__(
+        self, signer: Signer, used: Used, ways: Mapping[Role, str], *, https: bool, idle: timedelta = IDLE
+    ) -> None:
         """Read the sessions that ``signer`` has signed, unless a sign-out ``used`` them up.
 
-        ``ways`` says by role what lets people in: a session ends when that is another. ``https``: the cookie needs it.
+        ``ways`` says by role what lets people in: a session ends when that is another, or after ``idle`` without
+        a request. ``https``: the cookie needs it.
         """
-        self.signer, self.used = signer, used
+        self.signer, self.used, self._idle = signer, used, idle
         self._ways = {role: signer.digest("way", f"{role} {way}") for role, way in ways.items()}
         # ``Lax``, not ``Strict``: a link in Slack to a page of ours shall not ask people to sign in again.
         self._sort: dict[str, Any] = {"path": "/", "secure": https, "httponly": True, "samesite": "Lax"}
         self.cookie = "__Host-surelane" if https else "surelane"
         """The cookie's name. Browsers take ``__Host-`` from this host over HTTPS only."""
 
-    def begin(self, response: web.StreamResponse, name: str, role: Role) -> None:
-        """Sign a person in: the answer sets their cookie."""
-        values = {"sub": name, "role": role, "way": self._ways[role], "csrf": secrets.token_urlsafe(18)}
+    async def begin(self, request: web.Request, response: web.StreamResponse, name: str, role: Role) -> None:
+        """Sign a person in: the answer sets their cookie. The session that the browser had before ends."""
+        if (former := self._read(request)) is not None:
+            await self.used.use(former)
+        values: dict[str, Any] = {"sub": name, "role": role, "way": self._ways[role]}
+        values |= {"csrf": secrets.token_urlsafe(18), "idle": self._idles_at()}
         self.set(response, self.cookie, self.signer.sign(_SESSION, LASTS, values), LASTS)
 
     def forget(self, response: web.StreamResponse, name: str) -> None:
@@ -119,12 +133,33 @@ class Sessions:
         claims = self._read(request)
         if claims is None or not await self.used.is_unused(claims):
             return None
+        request[KEPT] = claims
         return Viewer(claims["sub"], claims["role"], claims["csrf"])
+
+    async def keep(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Put the end of idleness off, now and then, for ``Application.on_response_prepare``.
+
+        An open page reads a stream by itself, so a stream does not count as the person's.
+        """
+        claims, by_itself = request.get(KEPT), EVENT_STREAM in request.headers.get(hdrs.ACCEPT, "")
+        if claims is None or by_itself or self.cookie in response.cookies:
+            return
+        later = self._idles_at()
+        if later - claims["idle"] >= self._idle.total_seconds() / 10:
+            left = datetime.fromtimestamp(claims["exp"], UTC) - datetime.now(UTC)
+            kept = web.Response()  # the cookies of ``response`` are among its headers already
+            self.set(kept, self.cookie, self.signer.sign_again({**claims, "idle": later}), left)
+            response.headers.add(hdrs.SET_COOKIE, kept.cookies[self.cookie].OutputString())
+
+    def _idles_at(self) -> float:
+        return (datetime.now(UTC) + self._idle).timestamp()
 
     def _read(self, request: web.Request) -> dict[str, Any] | None:
         claims = self.signer.read(_SESSION, request.cookies.get(self.cookie, ""))
-        way = self._ways.get(claims["role"]) if claims else None
-        return claims if way and claims and claims.get("way") == way else None
+        if claims is None or claims.get("idle", 0) <= datetime.now(UTC).timestamp():
+            return None
+        way = self._ways.get(claims["role"])
+        return claims if way and claims.get("way") == way else None
 
     def set(self, response: web.StreamResponse, name: str, value: str, lasts: timedelta) -> None:
         """Set a cookie that no script reads."""
@@ -150,7 +185,7 @@ class ProxyHeaders:
         names = request.headers.getall(self.user, [])
         if not names:
             return None
-        if not self._is_proxy(request.remote or ""):
+        if not is_within(request.remote or "", self.addresses):
             raise _forbidden(f"{self.user} is taken from the trusted proxy alone")
         if len(names) > 1 or not names[0].strip() or len(names[0]) > LONGEST_NAME:
             raise _forbidden(f"{self.user} does not name one person")
@@ -162,14 +197,16 @@ class ProxyHeaders:
             raise _forbidden(f"{name} is in no group that may see this page")
         return Viewer(name, role, self.signer.digest("csrf", name))
 
-    def _is_proxy(self, address: str) -> bool:
-        try:
-            parsed = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
-            parsed = parsed.ipv4_mapped
-        return any(parsed.version == network.version and parsed in network for network in self.addresses)
+
+def is_within(address: str, networks: Sequence[Network]) -> bool:
+    """Return whether an address is in one of the networks."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+        parsed = parsed.ipv4_mapped
+    return any(parsed.version == network.version and parsed in network for network in networks)
 
 
 def _forbidden(error: str) -> web.HTTPForbidden:

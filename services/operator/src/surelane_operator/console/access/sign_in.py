@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.viewer import Role, Tokens
+from surelane_operator.console.access.viewer import Role, Tokens, viewer_of
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -65,20 +65,20 @@ class SignIn:
         if role is None:
             return self._page(local_path(following), "This token is wrong.", 403)
         shown = " ".join("".join(filter(str.isprintable, name)).split())[:LONGEST_NAME]
-        return self._enter(
-            local_path(following), f"{shown} ({role} token)" if shown else f"{role} token", role
-        )
+        name = f"{shown} ({role} token)" if shown else f"{role} token"
+        return await self._enter(request, local_path(following), name, role)
 
     async def with_link(self, request: web.Request) -> web.Response:
         following = local_path(request.query.get("next", ""))
         code = self.links.read(_LINK, request.query.get("code", "")) if self.links else None
         if code is None or not await self.sessions.used.use(code):
             return self._page(following, "This link was used before, or is too old.", 403)
-        return self._enter(following, "sign-in link", "operator")
+        return await self._enter(request, following, "sign-in link", "operator")
 
-    def _enter(self, following: str, name: str, role: Role) -> web.Response:
+    async def _enter(self, request: web.Request, following: str, name: str, role: Role) -> web.Response:
         response = _to(following)
-        self.sessions.begin(response, name, role)
+        await self.sessions.begin(request, response, name, role)
+        _logger.info("signed in", who=name, role=role, address=request.remote)
         return response
 
     async def start(self, request: web.Request) -> web.Response:
@@ -106,7 +106,7 @@ class SignIn:
         try:
             response = await self._let_in(request, started, following)
         except SignInRefused as error:
-            _logger.warning("sign-in refused", reason=str(error))
+            _logger.warning("sign-in refused", reason=str(error), address=request.remote)
             response = self._page(following, "The provider did not sign you in. Begin again.", 403)
         except ProviderUnavailable as error:
             response = self._unavailable(following, error)
@@ -120,14 +120,16 @@ class SignIn:
         claims = await self._provider.claims(*given)
         name, role = name_of(claims), self._provider.role_of(claims)
         if role is None:
-            _logger.warning("sign-in refused", reason="no group of this person may see the page")
+            reason = "no group of this person may see the page"
+            _logger.warning("sign-in refused", reason=reason, who=name, address=request.remote)
             return self._page(following, f"{name} is in no group that may see this page.", 403)
-        return self._enter(following, name, role)
+        return await self._enter(request, following, name, role)
 
     async def leave(self, request: web.Request) -> web.Response:
         """Sign out. The guard has checked that the page itself asks for it."""
         response = web.json_response({"signed_out": True})
         await self.sessions.end(request, response)
+        _logger.info("signed out", who=viewer_of(request).name, address=request.remote)
         return response
 
     def away(self, request: web.Request) -> web.Response:

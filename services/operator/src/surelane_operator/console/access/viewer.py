@@ -10,8 +10,13 @@ from typing import Literal
 
 from aiohttp import hdrs, web
 
+from surelane_service.logs import get_logger
+
+_logger = get_logger(__name__)
 Role = Literal["viewer", "operator"]
 """A viewer reads. An operator also changes."""
+EVENT_STREAM = "text/event-stream"
+"""What pages and programs accept that follow something."""
 CSRF_HEADER = "X-CSRF-Token"
 """The header with which the page proves that a changing request is its own."""
 
@@ -94,6 +99,9 @@ class Tokens:
         if now - since >= WINDOW:
             since, count = now, 0
         if count >= MOST_WRONG:
+            if count == MOST_WRONG:
+                self._wrong[address] = (since, count + 1)
+                _logger.warning("too many wrong tokens: the address is refused for a while", address=address)
             raise web.HTTPTooManyRequests(
                 text=json.dumps({"error": "too many wrong tokens came from this address"}),
                 content_type="application/json",
