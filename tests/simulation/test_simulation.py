@@ -34,6 +34,16 @@ KNOWN = {
     "unclear-answers": 1,
     "left-beside": 61,
     "second-ids": 5,
+    "children-counted-twice": 28,
+    "hasty-deadlines": 32,
+    "paused-deadlines": 2,
+    "paused-heads": 2,
+    "paused-members": 2,
+    "drifting-schedules": 2,
+    "older-payloads": 4,
+    "freed-followers": 4,
+    "fresh-reruns": 10,
+    "attempts-of-rescues": 15,
 }
 """Faults of tests/mutants, each with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 31)
