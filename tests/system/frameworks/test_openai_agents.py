@@ -16,6 +16,10 @@ from pydantic import BaseModel  # noqa: E402
 
 from surelane_worker.frameworks.openai_agents import durable  # noqa: E402
 
+pytestmark = [  # the SDK makes this coroutine, and leaves it if the handler is stopped before it begins
+    pytest.mark.filterwarnings("ignore:coroutine 'run_single_turn' was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*run_single_turn:pytest.PytestUnraisableExceptionWarning"),
+]
 QUIET = RunConfig(tracing_disabled=True)
 FINE = says("Fine.")
 
