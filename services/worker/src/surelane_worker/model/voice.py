@@ -1,5 +1,6 @@
 """Say in Slack what a model says: streamed into a thread, posted in a channel, or not at all."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -67,7 +68,11 @@ class Voice:
         streams = self._streams and not held
         async with self._ctx.slack.stream(self._event) if streams else nullcontext() as stream:
             speech = Speech(stream)
-            yield speech
+            try:
+                yield speech
+            except BaseException:
+                await speech.stop()
+                raise
             await speech.end()
         if not (streams or held):
             await self.post(speech.text, speech.below)
@@ -113,17 +118,37 @@ class Speech:
     below: Sequence[dict[str, Any]] = ()
     """Blocks for the end of the message."""
     _held: str = ""
+    _saying: asyncio.Task[None] | None = None
+
+    @property
+    def said(self) -> bool:
+        """Whether there is something to say."""
+        return self._saying is not None or bool(self.text) or not is_blank(self._held)
 
     async def add(self, part: str) -> None:
+        """Say a part beside its caller, who does not wait for Slack. What fails there is raised by a later call."""
         self._held += part
-        if not self.text and is_blank(self._held):
-            return
-        ready = self._ready()
-        now, self._held = self._held[:ready], self._held[ready:]
-        await self._say(now)
+        if self._saying is not None and self._saying.done():
+            self._saying.result()
+        if self.said and (self._saying is None or self._saying.done()):
+            self._saying = asyncio.create_task(self._say_ready())
+            await asyncio.sleep(0)
+
+    async def _say_ready(self) -> None:
+        while ready := self._ready():
+            now, self._held = self._held[:ready], self._held[ready:]
+            await self._say(now)
+
+    async def stop(self) -> None:
+        """Say nothing more."""
+        if self._saying is not None:
+            self._saying.cancel()
+            await asyncio.wait([self._saying])
 
     async def end(self) -> None:
         """Say what was held back, and end the message."""
+        if self._saying is not None:
+            await self._saying
         rest, self._held = self._held, ""
         if self.text or not is_blank(rest):
             await self._say(rest)
