@@ -70,8 +70,8 @@ class Voice:
             speech = Speech(stream)
             try:
                 yield speech
-            except BaseException:
-                await speech.stop()
+            except BaseException as error:
+                await speech.stop(at_once=not isinstance(error, Exception))
                 raise
             await speech.end()
         if not (streams or held):
@@ -139,10 +139,11 @@ class Speech:
             now, self._held = self._held[:ready], self._held[ready:]
             await self._say(now)
 
-    async def stop(self) -> None:
-        """Say nothing more."""
+    async def stop(self, *, at_once: bool) -> None:
+        """Say what has come and can be said, unless it is to stop ``at_once``. The next attempt ends the message."""
         if self._saying is not None:
-            self._saying.cancel()
+            if at_once:
+                self._saying.cancel()
             await asyncio.wait([self._saying])
 
     async def end(self) -> None:
