@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from surelane_worker.model.endings import LONGEST_REFUSAL
 from tests.processes import Service
 from tests.system.model_server import USED, Desk, ModelServer, Reply, calls, chunk, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
@@ -89,7 +88,7 @@ ROWS: dict[str, tuple[list[Any], int, list[str], str]] = {
     "arguments": ([called({"name": "weather", "arguments": json.dumps({"city": LARGE})})], 1, [SORRY], "50,000"),
     "reasoning": ([sent({"reasoning": LARGE}, {"reasoning": LARGE}, {"content": "Fine."})], 1, [SORRY], "100,000"),
     "long reasoning": ([sent({"reasoning": LARGE}, {"content": "Fine."})], 1, ["Fine."], "completed"),
-    "long refusal": ([sent({"refusal": LARGE * 20})], 1, [f"{REFUSED} It says: {LARGE[:LONGEST_REFUSAL]}"], "stopped"),
+    "long refusal": ([sent({"refusal": LARGE * 20})], 1, [SORRY], "bytes"),
     # Nothing to show: asked again, three times.
     "spaces": ([sent({"content": " \n"}, {"content": "\u200b\u3164"})] * 4, 4, [SORRY], "cannot be used"),
     "null": ([[*[sent({"content": None})] * 2, OK]], 3, ["Fine."], "completed"),
