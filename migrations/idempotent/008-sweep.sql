@@ -174,8 +174,7 @@ end
 $$;
 
 -- Whether a group has no head, or not the one that the rules say (agent.outranked). What became
--- visible behind a head counts if a worker has had two minutes to sweep. What never waited counts at
--- once.
+-- visible behind a head counts once a worker has had two minutes to sweep; else it counts at once.
 create or replace function agent.wrong_head(_group_key text) returns boolean
 language plpgsql volatile security definer
 set enable_seqscan = off

@@ -251,7 +251,9 @@ create or replace function agent.expiring_installations(_within interval, _limit
 returns table (enterprise_wide boolean, owner_id text, user_id text, version int8, expires_at timestamptz)
 language sql stable security definer
 begin atomic
-    select i.enterprise_wide, i.owner_id, i.user_id, i.version, i.expires_at from agent.installation as i
+    -- A worker reads no time before the year 1.
+    select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
+    from agent.installation as i
     where i.expires_at <= agent.clock() + _within and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;

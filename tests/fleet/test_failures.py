@@ -406,4 +406,4 @@ async def test_steps_of_one_name_at_once_need_keys() -> None:
         assert sorted(step["name"] for step in await event.steps()) == ["fetch [a]", "fetch [b]", "fetch [c]"]
         event = await f.enqueue("side-by-side", {"keys": False}, max_attempts=1)
         (error,) = await event.errors()
-        assert error.startswith("StepMismatchError: two tasks run a step 'fetch' at once")
+        assert error.startswith("StepsAtOnceError: two tasks run a step 'fetch' at once")

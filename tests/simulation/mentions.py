@@ -2,8 +2,8 @@
 
 What must hold of each mention:
 
-- It is one event, under whatever ids it came. Each restart by an edit is one more, and the turn before it is cancelled,
-  unless it ended before its worker heard of that.
+- It is one event, under all ids that it came under. Each restart by an edit is one more. The turn before it is
+  cancelled, unless it ended before its worker heard of that.
 - It is answered, by hosts that were well once per text that it ran for, and never with a text that it did not run for.
 - Later texts replace earlier ones. A turn that outlasts the report of a later edit was not cancelled by the setting.
 """

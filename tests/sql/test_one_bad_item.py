@@ -34,6 +34,7 @@ TOKENS = (
     (enterprise_wide, owner_id, user_id, app_id, details, sealed, expires_at, installed_at)
     select false, case n when 0 then 'good' else 'bad' || n end, '', '', '{}', '', now() - n * interval '1 day', now()
     from generate_series(0, 100) as n""",
+    "update agent.installation set expires_at = '-infinity' where owner_id = 'bad7'",
     """select agent.begin_refresh(false, i.owner_id, '', i.version, '0') from agent.installation as i
     where i.owner_id <> 'good'""",
 )

@@ -69,7 +69,7 @@ class AccountServer:
 @asynccontextmanager
 async def account_server(person_of: Callable[[str], str | None]) -> AsyncIterator[AccountServer]:
     """Serve it for the length of the block."""
-    server, app = AccountServer(person_of), web.Application()
+    server, app = AccountServer(person_of), web.Application(client_max_size=2**24)
     app.router.add_route("*", "/mcp", server.answer)
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         server.url = f"http://127.0.0.1:{port}/mcp"

@@ -1,5 +1,6 @@
 """People connect accounts: a private button, a turn that waits for it, and a token that no other turn gets."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +14,7 @@ from yarl import URL
 from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
+from surelane_worker.model.servers import LARGEST, Server
 from tests.processes import Service, service, until
 from tests.scenario import eventually
 from tests.sql.migrations import becomes
@@ -282,3 +284,15 @@ async def test_a_turn_waits_no_longer_than_its_patience_nor_does_a_job_get_the_t
         turn = await world.ask(SARAH, "two")
         assert "no longer connected" in (await result_of(connection, turn))["stopped"]
     assert len(world.model.asked["two"]) == 2
+
+
+async def test_an_answer_of_a_server_is_bounded() -> None:
+    """A server could otherwise use up the worker's memory. After the refusal, it is asked as before."""
+    async with account_server(lambda _: "U0ADA00001") as server:
+        toolset: Any = Server(url=server.url).toolset("docs")
+        async with toolset:
+            assert "small of" in str(await toolset.wrapped.direct_call_tool("search", {"words": "small"}))
+            async with asyncio.timeout(60):
+                with pytest.raises(Exception, match="more than 4,194,304 bytes"):
+                    await toolset.wrapped.direct_call_tool("search", {"words": "x" * (LARGEST + 1)})
+            assert "small of" in str(await toolset.wrapped.direct_call_tool("search", {"words": "small"}))

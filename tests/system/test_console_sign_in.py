@@ -292,6 +292,9 @@ async def test_browsers_are_told_to_use_https_where_the_page_is_served_by_it(
             async with session.get(at + path, allow_redirects=False) as response:
                 found = response.headers.get("Strict-Transport-Security")
                 assert found == ("max-age=31536000; includeSubDomains" if told else None), path
+                kept = "no-cache" if "static" in path else "no-store"
+                assert response.headers["Cache-Control"] == kept, path
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
 async def test_what_was_refused_to_whom_and_who_came_in_is_logged(

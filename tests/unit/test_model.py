@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,6 +194,7 @@ def test_results_are_json_of_a_bounded_size_and_a_long_thread_loses_its_middle()
     assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
     image = late("pydantic_ai.messages.BinaryContent")(b"123", media_type="image/png")
     assert result_shortened(["text", image]) == ["text", "(image/png of 3 bytes)"]
+    assert result_shortened({"a": [image]}) == {"a": ["(image/png of 3 bytes)"]}
     assert len(result_shortened("x" * (longest + 1))) < longest + 100
     said: list[Said] = [{"own": False, "text": str(number) + "x" * 3000} for number in range(50)]
     kept = shortened(said)
@@ -217,3 +219,20 @@ def test_the_model_learns_by_ids_what_the_author_is_looking_at() -> None:
     ):
         payload = {"type": "event_callback", "event": {"type": "message", "app_context": context}}
         assert looked_at(event("slack.message.im", payload)) == shown
+
+
+@pytest.mark.parametrize(("unfurl", "given"), [(False, False), (True, None)])
+async def test_slack_fetches_links_of_an_agents_messages_only_if_the_agent_says_so(
+    unfurl: bool, given: bool | None
+) -> None:
+    sent = list[dict[str, Any]]()
+
+    async def reply(*_: Any, **arguments: Any) -> None:
+        sent.append(arguments)
+
+    ctx = SimpleNamespace(slack=SimpleNamespace(reply=reply))
+    asked = event("agent-turn", {"channel": "C1", "text": "x"})
+    voice = late("surelane_worker.model.voice.Voice")(asked, ctx, unfurl=unfurl)
+    await voice.say("a")
+    await voice.post("https://example.com/?q=secret")
+    assert [(each.get("unfurl_links"), each.get("unfurl_media")) for each in sent] == [(given, given)] * 2

@@ -1,11 +1,13 @@
 """Settings that would lose events, leak tokens, let anyone in or cannot work are refused at start."""
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from surelane.encryption.keys import Keyring, new_key
 from surelane.errors import SettingsError
@@ -13,6 +15,7 @@ from surelane_ingest.ingest_settings import SCOPES, IngestSettings
 from surelane_ingest.installing import States
 from surelane_migrations.errors import MigrationError
 from surelane_migrations.migration_settings import load_database_url
+from surelane_operator.cli.command import app
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_service.common.connecting import parse
 from surelane_service.compatibility import unfit
@@ -282,3 +285,18 @@ def test_a_token_is_kept_out_of_sight_and_the_demos_is_never_sent_to_slack_itsel
     settings = load_settings(WorkerSettings, SLACK_BOT_TOKEN="xoxb-very-secret")
     assert settings.bot_token == "xoxb-very-secret"
     assert "very-secret" not in repr(settings)
+
+
+def test_the_command_reads_its_database_from_a_file_or_says_why_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DATABASE_URL")
+    (tmp_path / "url").write_text("postgresql://u@127.0.0.1:1/d\n")
+    for path, code, said in (
+        (tmp_path / "url", 4, "cannot reach the database: ConnectionRefused"),
+        (tmp_path / "none", 2, "DATABASE_URL_FILE: .*none cannot be read"),
+    ):
+        monkeypatch.setenv("DATABASE_URL_FILE", str(path))
+        shown = CliRunner().invoke(app, ["stats"])
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+        assert (shown.exit_code, bool(re.search(said, shown.output))) == (code, True), shown.output

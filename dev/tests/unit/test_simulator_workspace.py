@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from surelane_dev.simulator import files as simulated
 from surelane_dev.simulator.installs import Asked, Installs
 from surelane_dev.simulator.posting.events import envelope, events_of, rich_text
 from surelane_dev.simulator.saved import Conversations
@@ -225,3 +226,10 @@ async def test_a_file_that_cannot_be_read_does_not_stop_it(tmp_path: Path) -> No
     async with Conversations(path, Installs((workspace,)), Sessions()).kept():
         workspace.post(workspace.channels["C0GENERAL1"], "U0ADA00001", "hello")
     assert "hello" in path.read_text()
+
+
+def test_old_files_go_where_all_together_have_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated, "KEPT_BYTES", 10)
+    files = simulated.Files()
+    kept = [files.attach("x", "text/plain", bytes(size)).id for size in (4, 4, 4, 11)]
+    assert [each for each in kept if files.find(each)] == kept[3:], "the newest stays"

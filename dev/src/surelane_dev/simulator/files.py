@@ -11,6 +11,8 @@ from surelane_dev.simulator.workspace.model import JSON
 
 KEPT = 100
 """The number of files that are kept; older ones go."""
+KEPT_BYTES = 256 * 2**20
+"""The bytes of all files that are kept, but for the newest one."""
 
 
 @dataclass(slots=True)
@@ -40,9 +42,12 @@ class Files:
         """Make room for a file. Its key is the secret in the URL of its upload."""
         file = File(new_id("F"), name, length, token_urlsafe(24))
         self._files[file.id] = file
-        while len(self._files) > KEPT:
+        while len(self._files) > KEPT or (len(self._files) > 1 and self._bytes() > KEPT_BYTES):
             del self._files[next(iter(self._files))]
         return file
+
+    def _bytes(self) -> int:
+        return sum(file.length for file in self._files.values())
 
     def attach(self, name: str, type_: str, content: bytes, access: str = "visible") -> File:
         """Keep a file that a person attaches to a message."""

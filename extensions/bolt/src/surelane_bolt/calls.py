@@ -46,6 +46,9 @@ ONCE = frozenset(
 )
 """Methods whose answer is kept on the event's row. A later attempt returns it and does not call them again."""
 
+INTO_THREADS = "chat.postEphemeral", "chat.scheduleMessage", "files.completeUploadExternal"
+"""Those of them that Slack would do in the channel, for all to read, where the thread is gone."""
+
 DONE = {
     "chat.delete": "message_not_found",
     "chat.deleteScheduledMessage": "invalid_scheduled_message_id",
@@ -149,7 +152,7 @@ class Calls:
             self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
         given = _arguments(request) or {}
-        if method in ("chat.postEphemeral", "files.completeUploadExternal") and given.get("thread_ts"):
+        if method in INTO_THREADS and given.get("thread_ts"):
             thread = Thread(str(given.get("channel") or given.get("channel_id")), given["thread_ts"], None)
             await SentReplies(once, self.ctx.log).check_thread(self.event, thread)
         try:

@@ -18,7 +18,7 @@ from surelane.errors import SettingsError
 from surelane_operator.api.api import OFF, OperatorApi, switched_off
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_operator.console.access.guard import Credentials, Guard
+from surelane_operator.console.access.guard import Credentials, Guard, keep_private
 from surelane_operator.console.access.oidc import Provider
 from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used, is_within
 from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
@@ -150,7 +150,7 @@ def access_of(
     given = {role: secret.get_secret_value().strip() for role, secret in secrets if secret}
     tokens = Tokens(given) if given else None
     if settings.sign_in is None:
-        return Guard(tokens), [], []
+        return Guard(tokens), [], [keep_private]
     groups = Groups(settings.viewer_groups, settings.operator_groups)
     signer, ways, links, oidc = Signer(settings.signing_key), dict[Role, str](), None, None
     if settings.sign_in == "token":
@@ -180,4 +180,4 @@ def access_of(
         if https or (forwarded and is_within(request.remote or "", settings.proxy_addresses)):
             await tell_https(request, response)
 
-    return Guard(tokens, browser, sign_in.away), sign_in.routes(), [sessions.keep, tell]
+    return Guard(tokens, browser, sign_in.away), sign_in.routes(), [keep_private, sessions.keep, tell]

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
@@ -177,7 +178,14 @@ def verify_queue(
 
     It changes nothing and locks nothing. Each check takes ten seconds at most, and looks twice before it tells.
     """
-    _report(run(database, lambda _, connection: verify(connection, rows), within=None), as_json=as_json)
+
+    def progress(check: str) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r\x1b[K{check}", err=True, nl=False)
+
+    found = run(database, lambda _, connection: verify(connection, rows, progress), within=None)
+    progress("")
+    _report(found, as_json=as_json)
 
 
 @app.command("rehearse")

@@ -78,19 +78,30 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     )
 
 
-async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
-    """Check the schema, the timeline and every rule of the queue. ``rows``: how many each check looks at, at most."""
+async def verify(
+    connection: Connection, rows: int = ROWS, progress: Callable[[str], None] = lambda _: None
+) -> list[Finding]:
+    """Check the schema, the timeline and every rule of the queue.
+
+    ``rows``: how many each check looks at, at most. ``progress`` is told before each check.
+    """
     schema = await _answered("schema", partial(server.schema, connection))
     if schema[0].level is Level.PROBLEM:
         return schema
     checks: dict[str, Check] = {"needs": partial(server.needs, connection, ["row security", "sequences"])}
     checks |= {"timeline": partial(server.timeline, connection), "objects": partial(objects, connection)}
     checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
-    return schema + await _all_answered(checks)
+    return schema + await _all_answered(checks, progress)
 
 
-async def _all_answered(checks: Mapping[str, Check]) -> list[Finding]:
-    return [finding for name, check in checks.items() for finding in await _answered(name, check)]
+async def _all_answered(
+    checks: Mapping[str, Check], progress: Callable[[str], None] = lambda _: None
+) -> list[Finding]:
+    findings: list[Finding] = []
+    for nth, (name, check) in enumerate(checks.items(), 1):
+        progress(f"{nth} of {len(checks)}: {name}")
+        findings += await _answered(name, check)
+    return findings
 
 
 async def _answered(name: str, check: Check) -> list[Finding]:

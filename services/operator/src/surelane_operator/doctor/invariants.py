@@ -86,7 +86,12 @@ async def look(connection: Connection, check: Check, rows: int) -> Sequence[Find
             wrong = sorted(set(wrong).intersection(again))
     except (Conflict, DatabaseUnavailable) as error:
         return [_given_up(connection, check.name, error)]
-    among = f"the first {looked:,}" if looked == rows else f"{looked:,}"
+    among = f"{looked:,}"
+    if looked == rows:
+        known = await connection.fetchval(
+            "select reltuples::int8 from pg_class where oid = to_regclass($1)", check.table
+        )
+        among = f"the first {looked:,}" + (f" of about {known:,}" if known and known > rows else "")
     if not wrong:
         return [ok(check.name, f"{among} looked at")]
     named = "; ".join(wrong[:NAMED]) + ("; …" if len(wrong) > NAMED else "")

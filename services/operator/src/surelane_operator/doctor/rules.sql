@@ -43,13 +43,13 @@ update agent.event set attempts = least(attempts, max_attempts, coalesce(array_u
 -- rule: leases
 -- means: claims whose lease is longer than a day, so that a crash is noticed late
 -- advice: end the lease
-e.claimed_by is not null and e.vt > greatest(now, e.heartbeat_at, e.claimed[array_upper(e.claimed, 1)]) +
-    interval '1 day';
+e.claimed_by is not null and e.vt > greatest(now, e.heartbeat_at, e.claimed[array_upper(e.claimed, 1)]) 
+    + interval '1 day';
 update agent.event set vt = agent.clock() where id = ID;
 
 -- rule: shapes
--- means: events whose errors or changes are no list, whose notes are no object, or with an empty
--- name
+-- means: events whose errors or changes are no list, whose notes are no object, or with empty
+-- keys
 -- advice: mend the column by hand; this empties or cuts it
 e.errors <> 'array' or jsonb_typeof(e.changes) <> 'array' or e.notes <> 'object' or e.kind = ''
 or '' in (e.item_key, e.dedupe_key, e.group_key) or greatest(length(e.item_key), length(e.dedupe_key),
@@ -86,7 +86,7 @@ and (e.claimed = '{}' or e.deadline is null or e.deadline = 'infinity');
 update agent.event set vt = agent.clock() where id = ID;
 
 -- rule: children
--- means: events that wait for another number of children than they have: for ever, or too short
+-- means: events that wait for another number of children than they have
 -- advice: count them anew
 (e.waits_for is not null or e.fails_with_children or exists (select from agent.event as c where
     c.continuation_id = e.id and not c.changes @> '[{"action": "child of"}]'))
@@ -188,7 +188,8 @@ from agent.event where attempts > 0 and vt > agent.clock() and claimed_by is not
 
 -- rule: claims
 -- means: claims of workers that are gone
--- advice: start a worker, which ends them; if one runs, end the transaction that has these rows locked; by hand
+-- advice: start a worker, which ends them; if one runs, end the transaction that has these rows
+-- locked; by hand
 -- quick
 select format('event %s, claim %s of %s', e.id, array_upper(e.claimed, 1), e.claimed_by)
 from looked as e cross join moment left join agent.list_workers() as w on w.name = e.claimed_by
@@ -201,8 +202,8 @@ update agent.event set vt = agent.clock() where id = ID;
 -- means: claims under names that no worker, role or session has, or without heartbeats for long
 -- advice: end the claim
 -- quick
-not exists (select from agent.worker as w where w.name = e.claimed_by) and (e.heartbeat_at < now - interval '7
-    min'
+not exists (select from agent.worker as w where w.name = e.claimed_by) and (
+    e.heartbeat_at < now - interval '7 min'
     or not exists (select from pg_roles as r where r.rolname = e.claimed_by)
     and not exists (select from pg_stat_activity as a where a.application_name = e.claimed_by));
 update agent.event set vt = agent.clock() where id = ID;
@@ -227,8 +228,8 @@ select kind, limit_key, at, running, starts, counts, noted, long from agent.limi
 -- rule: limit counts
 -- means: limits whose counts are impossible: below zero, of other lengths, or in the future
 -- advice: let its rate count anew
-cardinality(e.starts) <> cardinality(e.counts) or 0 > any(e.counts) or e.long < 0 or e.at > now + interval '1
-    min'
+cardinality(e.starts) <> cardinality(e.counts) or 0 > any(e.counts) or e.long < 0 or e.at > now + interval 
+    '1 min'
 or e.starts[cardinality(e.starts)] > now + interval '1 day';
 update agent.limit_state set starts = '{}', counts = '{}', at = least(at, agent.clock()), long = 200
 where format('key %s of %s', limit_key, kind) = 'ID';
@@ -243,7 +244,8 @@ select key from (with recursive walk (key) as (
 
 -- rule: group heads
 -- means: groups without a head, or whose head is not the first that may run
--- advice: a worker's next sweep mends this; if it stays, no worker sweeps, or a transaction has the rows locked
+-- advice: a worker's next sweep mends this; if it stays, no worker sweeps, or a transaction has the
+-- rows locked
 -- quick
 agent.wrong_head(e.key);
 select agent.free_groups();
@@ -272,7 +274,7 @@ select * from (
 -- means: events that are live and ended, or ended twice
 -- advice: cancel what is live and done; find what stored the row again, and delete one of the two
 exists (select from agent.event_hist as h where h.id = e.id and (e.live or h.event_ts <> e.event_ts))
--- A program may use a key again, and a run that continues as a new one keeps it, with its children's.
+-- A program may use a key again. A run that continues as a new one keeps it and its children's.
 or e.item_key like 'Ev%' and e.item_key not like '%:%' and jsonb_typeof(e.changes) = 'array'
 and not jsonb_path_exists(e.changes, '$[*] ? (@.action starts with "continu")')
 and exists (select from agent.event_hist as h where h.item_key = e.item_key and h.id <> e.id

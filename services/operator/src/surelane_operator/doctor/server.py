@@ -239,4 +239,6 @@ async def first_calls(connection: Connection) -> Sequence[Finding]:
             advice = GRANT if row["code"] == "42501" else "mend what the message names; services wait for it"
             findings.append(Finding("first calls", Level.PROBLEM, found, advice))
     calls = ", ".join(row["call"] for row in rows)
-    return findings or [ok("first calls", f"the services' first calls work, and were taken back: {calls}")]
+    # A definer's function may not change its role, and operators are in none of the others.
+    looked = "made as the schema's owner, after a look at each role's rights, and taken back"
+    return findings or [ok("first calls", f"{len(rows)} work, {looked}: {calls}")]

@@ -97,6 +97,8 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
             with acting_as(viewer.name, "mcp"):
                 return _said(await tool.call(viewer, params.arguments or {}))
         except Refused as refused:
+            if refused.status == 403:
+                _logger.warning("request refused", status=403, who=viewer.name, tool=tool.name)
             return _said(refused.error, is_error=True)
         except Exception as error:
             # The SDK would send the error's text, which may quote what people wrote.

@@ -43,7 +43,7 @@ class Agent(Setup):
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
         from surelane_worker.model.voice import Voice  # noqa: PLC0415 - likewise
 
-        voice = Voice(event, ctx)
+        voice = Voice(event, ctx, unfurl=self.unfurl)
         said = await ctx.step(TURN, heard, event, ctx, voice.place)
         text = event.text[:LONGEST_QUESTION]
         asked = quoted(voice.place.user, text) + looked_at(event)

@@ -20,7 +20,6 @@ from pydantic_ai.messages import (
 )
 
 from surelane.text import escaped_once
-from surelane_worker.handling.shapes import MOST_BYTES
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.shown import is_blank
 
@@ -28,6 +27,8 @@ LONGEST_RESPONSE = 50_000
 """Characters of one response of a model, text and arguments together."""
 LONGEST_REASONING = 100_000
 """Characters of one response that only its model reads."""
+LARGEST = 1_000_000
+"""Bytes of one response, with all that its provider adds, as it is stored."""
 LONGEST_REFUSAL = 1_000
 """Characters of a model's refusal that people see."""
 FAILED = ("abort", "error", "failed", "insufficient_system_resource")
@@ -73,7 +74,7 @@ def stored_form(response: ModelResponse) -> Any:  # noqa: ANN401 - a message as 
 
     Raises:
         UnavailableError: the server broke it off.
-        RefusedError: it is too large for a step.
+        RefusedError: it is too large.
     """
     reason = (response.provider_details or {}).get("finish_reason")
     if not (reason or response.finish_reason == "content_filter") or response.state != "complete":
@@ -87,8 +88,8 @@ def stored_form(response: ModelResponse) -> Any:  # noqa: ANN401 - a message as 
     kept = ModelMessagesTypeAdapter.dump_python(
         [replace(response, parts=parts, failed_attempts=None)], mode="json"
     )
-    if (size := len(json.dumps(kept))) > MOST_BYTES:
-        raise RefusedError(f"a response of the model has {size:,} bytes; at most {MOST_BYTES:,} are stored")
+    if (size := len(json.dumps(kept))) > LARGEST:
+        raise RefusedError(f"a response of the model has {size:,} bytes; at most {LARGEST:,} are stored")
     return kept
 
 

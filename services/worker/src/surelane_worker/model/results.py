@@ -22,4 +22,6 @@ def result_shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
 def _without_bytes(result: object) -> object:
     if isinstance(result, BinaryContent):
         return f"({result.media_type} of {len(result.data):,} bytes)"
+    if isinstance(result, dict):
+        return {key: _without_bytes(each) for key, each in result.items()}
     return [_without_bytes(each) for each in result] if isinstance(result, list) else result

@@ -62,10 +62,11 @@ from surelane_worker.model.shown import safe_name, shown_arguments
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.transcript import transcript
-from surelane_worker.model.voice import Voice
+from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.client import ThreadGoneError
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
+from surelane_worker.slack.replies import SCOPE
 from surelane_worker.slack.tokens import owner_fields
 
 LONGEST_ARGUMENTS = 20_000
@@ -101,6 +102,9 @@ class Run:
     """The number of the response that asked for a call, and the call's number in it, by the call's id."""
 
     def __post_init__(self) -> None:
+        self._speech: Speech | None = None
+        """What says the response that the model gives in this attempt."""
+        self._speaking = AsyncExitStack()
         self.tools = self.agent.tools_of(self.ctx.settings)
         self.budget = budget_of(self.ctx.settings.model_budget)
         self.approvers |= {tool.name: tool.by for tool in self.tools}
@@ -187,11 +191,21 @@ class Run:
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
-        """Return the model's next response, from a step, for which ``ask`` gets it."""
+        """Return the model's next response, from a step, for which ``ask`` gets it.
+
+        It is stored before anything else is done with it: it is paid for.
+        """
         self._check_limits()
-        (stored,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
-        assert isinstance(stored, ModelResponse)  # noqa: S101 - it is what ask returned
-        response = with_own_ids(stored)
+        self._speech = None
+        scope = SCOPE.set(f"model:{self.usage['requests'] + 1}")
+        try:
+            async with AsyncExitStack() as self._speaking:
+                (stored,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
+                assert isinstance(stored, ModelResponse)  # noqa: S101 - it is what ask returned
+                response = with_own_ids(stored)
+                await self._say(response)
+        finally:
+            SCOPE.reset(scope)
         usage, used = self.usage, self._used(response)
         self.answered = used.model
         self.cost += used.cost
@@ -205,6 +219,18 @@ class Run:
             await self.voice.post(text, () if response.tool_calls else await below(*self._below))
         check_end(response)
         return response
+
+    async def _say(self, response: ModelResponse) -> None:
+        """Count a stored response, and let its message end. If a death cut the message short, say it again."""
+        speech = self._speech
+        if speech is not None:
+            await self._count(response)
+        elif self.agent.guard is None and attempt_of(self.ctx).steps.past.is_over():
+            speech = await self._speaking.enter_async_context(self.voice.speech())
+            for part in response.parts:
+                await speech.add(part.content if isinstance(part, TextPart) else "")
+        if speech is not None and speech.said and not response.tool_calls:
+            speech.below = await below(*self._below)
 
     async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
         try:
@@ -267,27 +293,23 @@ class Run:
         try:
             async with (
                 self.files.beside(messages) as messages,
-                self.voice.speech(held=self.agent.guard is not None) as speech,
                 transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
                 traced(model).request_stream(messages, settings, given) as stream,
             ):
                 self.files.sent()
+                speaking = self.voice.speech(held=self.agent.guard is not None)
+                self._speech = speech = await self._speaking.enter_async_context(speaking)
                 length = Length()
                 async for event in stream:
                     text = length.add(event)
                     await speech.add(text)
                     if kept is not None and self.agent.guard is None:
                         kept.add(text)
-                response = stream.get()
-                stored = stored_form(response)
-                if speech.text and not response.tool_calls:
-                    speech.below = await below(*self._below)
+                return stored_form(stream.get())
         except (ModelAPIError, FallbackExceptionGroup) as error:
             raise failure(error) from None
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
-        await self._count(response)
-        return stored
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
         """Return a tool's result, from a step. If it failed, the model gets the reason."""
@@ -369,6 +391,7 @@ class Run:
             timeout=self.agent.patience,
             by=self.approvers.get(call.tool_name, []),
             name=f"approve {name}",
+            **self.voice.look,
         )
         if answer is None:
             return ToolDenied("The call was not approved in time. Do not repeat it.")

@@ -3,14 +3,15 @@
 import json
 import os
 import re
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import httpx2
-from fastmcp.client.transports import StdioTransport
+from fastmcp.client.transports import SSETransport, StdioTransport, StreamableHttpTransport
+from fastmcp.mcp_config import infer_transport_type_from_url
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset
@@ -22,6 +23,8 @@ START = 60.0
 """Seconds that a server may take to start. Some download themselves."""
 CALL = timedelta(minutes=1)
 """How long a call may take by default."""
+LARGEST = 4 * 2**20
+"""Bytes of an answer of a server. In memory it takes five times as much, and the model gets 50,000 characters."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}", re.ASCII)
 
 
@@ -39,6 +42,36 @@ class Bearer(httpx2.Auth):
         request.headers["Authorization"] = f"Bearer {self._token}"
         response = yield request
         self.refused = self.refused or response.status_code == 401
+
+
+class Bounded(httpx2.AsyncByteStream):
+    """The body of an answer. It ends with an error where it has more than :data:`LARGEST` bytes."""
+
+    def __init__(self, body: Any) -> None:  # noqa: ANN401 - of httpx2
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        async for piece in self._body:
+            read += len(piece)
+            if read > LARGEST:
+                raise httpx2.StreamError(f"an MCP server's answer has more than {LARGEST:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Bound an answer that is read as a whole. fastmcp bounds the events of streams itself."""
+    if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+        response.stream = Bounded(response.stream)
+
+
+def _client(**given: Any) -> httpx2.AsyncClient:  # noqa: ANN401 - of httpx2
+    client = httpx2.AsyncClient(**{"timeout": httpx2.Timeout(30.0, read=300.0), **given})
+    client.event_hooks = {"response": [_bound]}
+    return client
 
 
 class Server(BaseModel, hide_input_in_errors=True):
@@ -77,16 +110,19 @@ class Server(BaseModel, hide_input_in_errors=True):
 
         ``bearer``: authenticates as the person, at a server with an ``account``.
         """
-        client: Any = self.url
         if self.command is not None:
-            client = StdioTransport(self.command, self.args, self.env, self.cwd, keep_alive=False)
-        headers = self.headers if self.command is None else None
-        auth = bearer if self.account else None
+            transport: Any = StdioTransport(self.command, self.args, self.env, self.cwd, keep_alive=False)
+        else:
+            sort: Any = (
+                SSETransport
+                if infer_transport_type_from_url(str(self.url)) == "sse"
+                else StreamableHttpTransport
+            )
+            auth = bearer if self.account else None
+            transport = sort(self.url, self.headers, auth, httpx_client_factory=_client)
         return MCPToolset(
-            client,
+            transport,
             id=name,
-            headers=headers,
-            auth=auth,
             tool_error_behavior="failed",
             init_timeout=START,
             read_timeout=None,

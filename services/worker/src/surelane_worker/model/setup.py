@@ -28,6 +28,8 @@ class Setup:
         output: a pydantic model or a dataclass: the answer is one, as JSON, and is not said in the thread.
         guard: a function of ``"question"`` or ``"answer"`` and its text. It returns ``None``, or what the person is
             told instead. Each call is a step. Answers are then said when they are complete, and not streamed.
+        unfurl: whether Slack shows previews of links in posted messages. It fetches the links for that, and a model
+            that was instructed by others may put what it knows into one.
     """
 
     instructions: str | None = None
@@ -38,6 +40,7 @@ class Setup:
     model: str | None = None
     output: type[Any] | None = None
     guard: Guard | None = None
+    unfurl: bool = False
 
     def tools_of(self, settings: WorkerSettings) -> Tools:
         """Return the agent's own tools, or those that the settings name."""

@@ -11,6 +11,7 @@ from surelane.slack import object_in
 from surelane.text import escaped_once, typed
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.thread import quiet
+from surelane_worker.model.voice import UNFURLED
 from surelane_worker.slack.client import slack_error
 
 FOUND = {"text": "content", "author": "author_user_id", "permalink": "permalink"}
@@ -50,7 +51,7 @@ async def show(run: RunContext[Context], blocks: list[dict[str, Any]], text: str
     if not blocks or not all(each.get("type") in SHOWN and "actions" not in each for each in blocks):
         raise ToolFailed(f"only {' and '.join(sorted(SHOWN))} can be shown, without actions")
     (event, *_), calm = attempt_of(run.deps).events, json.loads(quiet(json.dumps(blocks)))
-    await run.deps.slack.reply(event, escaped_once(quiet(text)), blocks=_written(calm))
+    await run.deps.slack.reply(event, escaped_once(quiet(text)), blocks=_written(calm), **UNFURLED)
     return "shown"
 
 

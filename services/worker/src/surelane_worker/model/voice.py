@@ -1,5 +1,6 @@
 """Say in Slack what a model says: streamed into a thread, posted in a channel, or not at all."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -25,15 +26,18 @@ _ROWS = re.compile(r"^(?: {0,3}\|.*\n)*+(?: {0,3}\|.*)?\Z", re.MULTILINE)
 SPECIAL = re.compile(r"[|&<>]")
 """What stands for itself in a code block alone."""
 TASKS = "agent's tasks"
+UNFURLED: dict[str, Any] = {"unfurl_links": False, "unfurl_media": False}
+"""Slack fetches no link of a message."""
 PLAN = {"type": "plan_update", "title": "Steps"}
 
 
 class Voice:
     """What one turn says in Slack."""
 
-    def __init__(self, event: Event, ctx: Context) -> None:
+    def __init__(self, event: Event, ctx: Context, *, unfurl: bool = False) -> None:
         self._event = event
         self._ctx = ctx
+        self.look: dict[str, Any] = {} if unfurl else UNFURLED
         self._tasks: Stream | None = None
         self.place: Place = place_of(event.payload)
 
@@ -51,7 +55,7 @@ class Voice:
     async def say(self, text: str) -> None:
         """Post a text, once for the event."""
         if self.heard:
-            await self._ctx.slack.reply(self._event, text)
+            await self._ctx.slack.reply(self._event, text, **self.look)
 
     async def think(self) -> None:
         """Show that work is in progress, where Slack has a place for it."""
@@ -65,9 +69,13 @@ class Voice:
         ``held``: nothing is said yet. :meth:`post` says it later.
         """
         streams = self._streams and not held
-        async with self._ctx.slack.stream(self._event) if streams else nullcontext() as stream:
+        async with self._ctx.slack.stream(self._event, **self.look) if streams else nullcontext() as stream:
             speech = Speech(stream)
-            yield speech
+            try:
+                yield speech
+            except BaseException as error:
+                await speech.stop(at_once=not isinstance(error, Exception))
+                raise
             await speech.end()
         if not (streams or held):
             await self.post(speech.text, speech.below)
@@ -77,7 +85,7 @@ class Voice:
         chunks = chunks_of(quiet(text)) if self.heard and not is_blank(text) else []
         while chunks:
             now, chunks = cut([], chunks)
-            await self._ctx.slack.reply(self._event, **content_of(now, () if chunks else below))
+            await self._ctx.slack.reply(self._event, **content_of(now, () if chunks else below), **self.look)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -113,17 +121,38 @@ class Speech:
     below: Sequence[dict[str, Any]] = ()
     """Blocks for the end of the message."""
     _held: str = ""
+    _saying: asyncio.Task[None] | None = None
+
+    @property
+    def said(self) -> bool:
+        """Whether there is something to say."""
+        return self._saying is not None or bool(self.text) or not is_blank(self._held)
 
     async def add(self, part: str) -> None:
+        """Say a part beside its caller, who does not wait for Slack. What fails there is raised by a later call."""
         self._held += part
-        if not self.text and is_blank(self._held):
-            return
-        ready = self._ready()
-        now, self._held = self._held[:ready], self._held[ready:]
-        await self._say(now)
+        if self._saying is not None and self._saying.done():
+            self._saying.result()
+        if self.said and (self._saying is None or self._saying.done()):
+            self._saying = asyncio.create_task(self._say_ready())
+            await asyncio.sleep(0)
+
+    async def _say_ready(self) -> None:
+        while ready := self._ready():
+            now, self._held = self._held[:ready], self._held[ready:]
+            await self._say(now)
+
+    async def stop(self, *, at_once: bool) -> None:
+        """Say what has come and can be said, unless it is to stop ``at_once``. The next attempt ends the message."""
+        if self._saying is not None:
+            if at_once:
+                self._saying.cancel()
+            await asyncio.wait([self._saying])
 
     async def end(self) -> None:
         """Say what was held back, and end the message."""
+        if self._saying is not None:
+            await self._saying
         rest, self._held = self._held, ""
         if self.text or not is_blank(rest):
             await self._say(rest)

@@ -391,7 +391,8 @@ class Replies:
 
         Args:
             interval: seconds between two calls to Slack, in which text is gathered; 0 sends every text at once.
-            arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere.
+            arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere. Also
+                ``unfurl_links`` and ``unfurl_media``, for a text that is posted because Slack refused its stream.
         """
         place = place_of(event.payload)
         thread = taken(place, arguments)

@@ -41,6 +41,8 @@ NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
 LOOKS = ("username", "icon_emoji", "icon_url")
 """The arguments of ``chat.startStream`` that a plain message takes, too."""
+UNFURLS = ("unfurl_links", "unfurl_media")
+"""Arguments that a plain message alone takes: Slack has none for streams."""
 
 Part = dict[str, Any] | JsonObject
 """A chunk or a block."""
@@ -152,7 +154,8 @@ class Message:
         async def start() -> str:
             await self.check_claim()
             place = {"channel": self.begun.thread.channel, "thread_ts": str(self.begun.thread.ts)}
-            answer = await self.client.chat_startStream(**place, **self.arguments, chunks=chunks or None)
+            given = {name: each for name, each in self.arguments.items() if name not in UNFURLS}
+            answer = await self.client.chat_startStream(**place, **given, chunks=chunks or None)
             return str(answer["ts"])
 
         try:
@@ -201,7 +204,7 @@ class Message:
 
     async def _post(self, ways: Sequence[Mapping[str, Any]]) -> None:
         """Post the message in the first way that Slack takes."""
-        given = {name: self.arguments[name] for name in LOOKS if name in self.arguments}
+        given = {name: self.arguments[name] for name in LOOKS + UNFURLS if name in self.arguments}
         place = {"channel": self.begun.thread.channel, "thread_ts": self.begun.thread.ts, **given}
 
         async def post() -> str:

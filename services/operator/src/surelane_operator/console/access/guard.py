@@ -96,6 +96,12 @@ def _note(request: web.Request, response: web.StreamResponse) -> None:
         _logger.warning("request refused", status=response.status, who=who, **where)
 
 
+async def keep_private(_: web.Request, response: web.StreamResponse) -> None:
+    """Let no cache keep an answer, and no browser guess its type, for ``Application.on_response_prepare``."""
+    response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+
+
 def below(path: str, tops: tuple[str, ...]) -> bool:
     """Return whether a path is one of ``tops``, or below one."""
     return any(path == top or path.startswith(top + "/") for top in tops)
