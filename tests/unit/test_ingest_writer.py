@@ -11,7 +11,7 @@ from surelane.errors import Conflict, Forbidden, InvalidInput, SchemaMissing, Tr
 from surelane_ingest.app import Refused
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.socket_mode import Link
-from surelane_ingest.writer import NotStored, _reason
+from surelane_ingest.writer import Lane, NotStored, Pending, _reason
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,11 @@ async def test_an_envelope_that_may_be_stored_later_is_not_acknowledged(
     await asyncio.gather(*link.taken)
     shared.taker.take.assert_awaited_once()
     assert socket.send_str.called is acknowledged
+
+
+async def test_events_that_are_put_back_come_before_later_ones_and_in_their_order() -> None:
+    lane, loop = Lane(3), asyncio.get_running_loop()
+    events = [Pending(body, None, None, None, 0.0, loop.create_future()) for body in "abcd"]
+    lane.put(events[2:])
+    lane.put_back(events[:2])
+    assert [each.body for each in await lane.take()] == ["a", "b", "c"]
