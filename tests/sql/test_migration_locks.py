@@ -18,6 +18,7 @@ from tests.sql.migrations import (
     BLOCKED,
     FIRST,
     SECOND,
+    UNCHECKED,
     becomes,
     command,
     connected,
