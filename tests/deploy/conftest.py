@@ -12,7 +12,7 @@ from tests.deploy.compose import engine
 from tests.deploy.packages import build
 
 IMAGES = ("ingest", "worker", "operator", "migrations", "simulator")
-BUILT_FROM = ("compose", "shared", "services", "migrations", "dev", "requirements")
+BUILT_FROM = ("compose", "shared", "services", "extensions", "migrations", "dev", "requirements")
 BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml")
 
 
