@@ -28,7 +28,7 @@ KNOWN = {
     "late-rescues": 106,
     "refused-settles": 17,
     "blind-idlers": 1,
-    "repeated-questions": 53,
+    "repeated-questions": 1,
     "changed-answers": 45,
     "unclear-answers": 1,
     "left-beside": 61,

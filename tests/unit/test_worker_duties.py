@@ -13,6 +13,7 @@ from surelane_service.engine import DEAD_FOR, Settled
 from surelane_worker import Handlers
 from surelane_worker.assembly import Pools, Worker
 from surelane_worker.duties import Retention, Uninstalls, beside
+from surelane_worker.handling.threads import LOST
 from surelane_worker.leasing import LONGEST_PAUSE, Capacity, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
@@ -74,6 +75,21 @@ async def test_a_worker_that_stood_still_posts_nothing_under_a_claim_that_may_be
     await leases.hold(standing)
     with pytest.raises(asyncio.CancelledError):
         await leases.hold(lost)
+
+
+def test_an_event_that_is_claimed_again_is_not_handled_under_its_earlier_claim() -> None:
+    """After a failover that lost the first claim, the second has its number."""
+    leases, event = Leases(sentinel.queue, timedelta(minutes=10), MagicMock(), Capacity()), MagicMock(body="")
+    earlier, later = [Work(MagicMock(), [event], 600.0, 0.0) for _ in range(2)]
+    leases.add(earlier)
+    leases.add(later)
+    assert (earlier.stopped, later.stopped) == (LOST, None)
+    leases.drop([*earlier.claims, *later.claims])
+    settled, again = [Work(MagicMock(), [event], 600.0, 0.0) for _ in range(2)]
+    settled.claims[0].outcome = "complete"
+    leases.add(settled)
+    leases.add(again)
+    assert (settled.stopped, again.stopped) == (None, None)
 
 
 @pytest.mark.parametrize("answer", [Settled.DONE, Settled.STALE, DatabaseUnavailable(), TimeoutError()])

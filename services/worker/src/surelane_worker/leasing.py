@@ -224,6 +224,8 @@ class Leases:
         """Claims whose events are being decrypted: they are held once that has ended."""
         self.held: dict[Claim, Work] = {}
         """The work of each claim. A claim has no reference to it: the cycle would keep both after the settle."""
+        self._latest: dict[int, Claim] = {}
+        """The newest claim of each event."""
 
     def ends(self, claimed_at: float) -> float:
         """Return when the lease of a claim made or renewed at ``claimed_at`` runs out, or a rescue ends it."""
@@ -340,7 +342,14 @@ class Leases:
         return [*self.opening, *((claim.event.id, claim.event.claim) for claim in self.held)]
 
     def add(self, work: Work) -> None:
+        """Hold the claims of a work. An earlier claim of the same event is lost.
+
+        A failover may have lost it on the server alone: then both have one number, and no fence tells them apart.
+        """
         for claim in work.claims:
+            if (earlier := self._latest.get(claim.event.id)) is not None:
+                self._lose(earlier)
+            self._latest[claim.event.id] = claim
             self.held[claim] = work
             self.bytes += claim.size
 
@@ -355,4 +364,6 @@ class Leases:
         for claim in claims:
             if self.held.pop(claim, None) is not None:
                 self.bytes -= claim.size
+                if self._latest.get(claim.event.id) is claim:
+                    del self._latest[claim.event.id]
         self.capacity.free()
