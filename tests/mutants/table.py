@@ -172,6 +172,9 @@ TABLE = r"""
 -             await asyncio.sleep(0)
 +         if False:
 +             await asyncio.sleep(0)
+# second-runs: after a failover that lost a claim, its worker does not handle the event twice at once
+@ worker/leasing.py > unit/test_worker_duties.py
+~                 self._lose(earlier) ==>                 pass
 # unasked-leases: where a heartbeat is overdue, the database says whether the claim stands
 @ worker/leasing.py > unit/test_worker_duties.py
 ~ if work.stopped is None and overdue: ==> if False:

@@ -33,6 +33,7 @@ KNOWN = {
     "unclear-answers": 1,
     "left-beside": 61,
     "second-ids": 5,
+    "second-runs": 651,
     "children-counted-twice": 28,
     "hasty-deadlines": 32,
     "paused-deadlines": 2,
