@@ -63,7 +63,19 @@ SECURED = """
 do $$ declare t record; begin for t in select tablename from pg_tables where schemaname = 'agent' loop
 execute format('alter table agent.%I enable row level security', t.tablename); end loop; end $$
 """
-UNSEEN = ("row security", "sequences", "schedules", "group heads", "claims", "limit slots", "history")
+UNSEEN = (
+    *(
+        "row security",
+        "sequences",
+        "schedules",
+        "group heads",
+        "claims",
+        "unknown claims",
+        "hands",
+        "limit slots",
+    ),
+    "history",
+)
 OWNERS = "role {owner} in database {db}"
 MANAGED = "login createrole createdb"
 
