@@ -364,7 +364,10 @@ class Reruns(Feature):
     """An event that runs again runs no step that it keeps, also where the run is itself run again."""
 
     kinds = ("again",)
-    history = "select id from agent.event_hist where item_key = $1"
+    known = """
+    select id, true as ended from agent.event_hist where item_key = $1
+    union all select id, false from agent.event where item_key = $1 order by ended desc
+    """
 
     async def run(self, attempt: Attempt) -> Discard | None:
         step = partial(self.witness.step, attempt.host, attempt.event, attempt.ctx, random=attempt.random)
@@ -377,23 +380,32 @@ class Reruns(Feature):
     async def use(self, post: Post) -> None:
         await self.enqueue(self.job("again", post.key, post))
         self.witness.reran.add(key := post.key)
-        self.noted[identity := await self._ended(key)] = True
+        if (identity := await self._ended(key)) is None:
+            return
+        self.noted[identity] = True
         await self.fleet.database.see("select agent.rerun_events(array[$1::int8])", identity)
         for _ in range(int(3 * post.size)):
             query = "select * from agent.rerun_as_new($1, 'second', null)"
-            (answer,) = await self.fleet.database.see(query, await self._ended(key))
+            if (identity := await self._ended(key)) is None:
+                return
+            (answer,) = await self.fleet.database.see(query, identity)
             if answer["answer"] != "rerun":
                 return
             key = answer["key"]
             self.noted[answer["rerun"]] = True
             self.witness.stored |= {(key, step) for step in answer["steps"]}
 
-    async def _ended(self, key: str) -> int:
-        """Wait until an event is in history, and return its id."""
+    def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
+        """One that was sent anew after its end is another event, and is not run again."""
+        return super().wrong([row for row in rows if self.fleet.sends[row["item_key"]] < 2])
+
+    async def _ended(self, key: str) -> int | None:
+        """Wait until an event is in history, and return its id. ``None``: a failover has lost it."""
         while True:
             await asyncio.sleep(2)
-            for row in await self.fleet.database.see(self.history, key):
-                return int(row["id"])
+            rows = await self.fleet.database.see(self.known, key)
+            if not rows or rows[0]["ended"]:
+                return int(rows[0]["id"]) if rows else None
 
 
 class Pauses(Feature):

@@ -101,7 +101,7 @@ class Fleet(Senders):
     def __init__(self, plan: Plan, net: Net, log: Callable[[str], None]) -> None:
         super().__init__(net, log, encrypted=plan.encrypted)
         self.plan = plan
-        self.witness = Witness(plan.seed, self.loop.time, self.log)
+        self.witness = Witness(plan.seed, self.loop.time, self.log, self.sends)
         self.witness.lease = LEASE
         self.witness.versions = lambda: [member.version for member in self.members.values()]
         self.members: dict[str, Member] = {}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -51,8 +51,11 @@ class Begin:
 class Witness:
     """What the handlers of all hosts did."""
 
-    def __init__(self, seed: int, now: Callable[[], float], log: Callable[[str], None]) -> None:
-        self.seed, self.now, self.log = seed, now, log
+    def __init__(
+        self, seed: int, now: Callable[[], float], log: Callable[[str], None], sends: Mapping[str, int]
+    ) -> None:
+        """``sends``: how often each job was sent. A job that is sent anew after its end is another event."""
+        self.seed, self.now, self.log, self.sends = seed, now, log, sends
         self.lease = 0.0
         self.ill: dict[str, float] = {}
         """Until when each host counts as ill: others may have taken over what it runs."""
@@ -242,7 +245,7 @@ class Witness:
         """Run a step, which must not have been stored before."""
 
         async def stepped() -> None:
-            if (event.key, name) in self.stored:
+            if (event.key, name) in self.stored and self.sends.get(event.key, 1) == 1:
                 self.breaks("a stored step is not run again", f"{name} of {event.key}")
             await work(random)
 
