@@ -663,7 +663,7 @@ $$;
 -- Why a limit that stands cannot be counted; null: it can be. Its events wait.
 create or replace function agent.limit_problem(_limit agent.limits) returns text
 language sql stable parallel safe
-return case when _limit.period not between interval '100 milliseconds' and interval '1 day'
+return case when _limit.period < interval '100 milliseconds' or _limit.period > interval '1 day'
     or extract(month from _limit.period) + extract(year from _limit.period) <> 0 then
     format('the limit of kind %s cannot be counted: its period is %s, not 100ms to 1d; run: surelane limits set'
         , _limit.kind, _limit.period) end;

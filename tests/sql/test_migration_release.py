@@ -98,3 +98,21 @@ async def test_the_oldest_supported_server_gets_the_same_schema() -> None:
                 assert connection.get_server_version().major == OLDEST
                 assert await describe_schema(connection) == expected_schema()
             assert (await command(dsn, "verify")).code == 0
+
+
+BODIES = """
+select oid::regprocedure::text as name, pg_get_functiondef(oid) as made from pg_proc
+where pronamespace = 'agent'::regnamespace and prosqlbody is not null
+"""
+
+
+async def test_a_restored_dump_has_the_same_functions(database: str) -> None:
+    """PostgreSQL dumps a SQL body from its parsed form, and may print that in other words once it is parsed again."""
+    async with connected(database) as connection:
+        await connection.execute("set search_path = ''")
+        before = {row["name"]: row["made"] for row in await connection.fetch(BODIES)}
+        for made in before.values():
+            await connection.execute(made)
+        after = {row["name"]: row["made"] for row in await connection.fetch(BODIES)}
+    assert len(before) > 50
+    assert [name for name, made in before.items() if after[name] != made] == []
