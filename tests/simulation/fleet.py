@@ -345,7 +345,7 @@ class Fleet(Senders):
             event = json.loads(row["event"])
             sealed, team = event.get(SEALED, ""), event.get("team_id") or event.get("team", {}).get("id")
             if "said" in event or (team and keys.get(sealed and key_id_of(b64decode(sealed))) != team):
-                raise BrokenError("what is stored is encrypted, with its team's key", row["event"])
+                raise BrokenError("what is stored has the key of its team", row["event"])
 
     async def _check_rate(self) -> None:
         claims = sorted(at for row in await self.database.see(PACED) for at in row["claimed"])
