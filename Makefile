@@ -6,10 +6,10 @@ BIN := .venv/bin
 COMPILE := --no-compile
 .venv/test.stamp: COMPILE := --compile
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install $(COMPILE) --no-deps
-PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations extensions/bolt dev
+PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations $(wildcard extensions/*) dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
 # The everyday suite: the longest first. `make rest` runs every other test that needs no tool.
-EVERYDAY := tests/promises tests/fleet tests/sql dev/tests/system/test_up.py tests/unit extensions/bolt/tests/unit dev/tests/unit
+EVERYDAY := tests/promises tests/fleet tests/sql dev/tests/system/test_up.py tests/unit $(wildcard extensions/*/tests/unit) dev/tests/unit
 REST := tests/system extensions dev/tests tests/docs tests/sql tests/interleavings tests/security tests/deploy tests/promises tests/fleet tests/unit
 TOOLS := container or browser or chaos or cluster or simulation or soak or fuzz or telemetry or packages or interleavings or neighbours
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.

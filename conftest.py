@@ -41,7 +41,7 @@ EVERYDAY = (
     "tests/fleet",
     "tests/sql",
     "tests/unit",
-    "extensions/bolt/tests/unit",
+    *(f"extensions/{found.name}/tests/unit" for found in (ROOT / "extensions").iterdir()),
     "dev/tests/unit",
     "dev/tests/system/test_up.py",
 )

@@ -8,13 +8,13 @@ from tests.deploy.commands import ROOT, run
 
 SOURCES = {
     "surelane": "shared/client",
-    "surelane_bolt": "extensions/bolt",
     "surelane_dev": "dev",
     "surelane_ingest": "services/ingest",
     "surelane_migrations": "migrations",
     "surelane_operator": "services/operator",
     "surelane_service": "shared/service",
     "surelane_worker": "services/worker",
+    **{f"surelane_{found.name}": f"extensions/{found.name}" for found in (ROOT / "extensions").iterdir()},
 }
 # Python compiles what is imported. To compile every module is half of what an installation costs.
 INDEXES = {

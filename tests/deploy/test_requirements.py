@@ -15,7 +15,8 @@ from tests.deploy.commands import ROOT, version
 
 PACKAGES = (
     *("shared/client", "shared/service", "services/ingest", "services/worker", "services/operator"),
-    *("migrations", "extensions/bolt", "dev"),
+    *("migrations", "dev"),
+    *(f"extensions/{found.name}" for found in (ROOT / "extensions").iterdir()),
 )
 LOCKS = {"migrations": "migrations", "extensions/bolt": "test", "dev": "up", "services/operator": "operator"}
 """The requirements files of what runs on others than runtime's."""

@@ -24,7 +24,7 @@ EVERYDAY = (
     "tests/sql/",
     "tests/fleet/",
     "tests/promises/",
-    "extensions/bolt/tests/unit/",
+    *(f"extensions/{found.name}/tests/unit/" for found in (ROOT / "extensions").iterdir()),
     "dev/tests/unit/",
 )
 TOOLS = ("container", "browser", "chaos", "cluster", "simulation", "soak", "fuzz", "telemetry", "packages")

@@ -1,6 +1,7 @@
 """Copy this tree with a fault in its sources."""
 
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -12,7 +13,7 @@ from tempfile import TemporaryDirectory
 from tests.mutants.table import Mutant
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/", "dev/tests/", "extensions/bolt/tests/", "conftest.py")
+TESTS = re.compile(r"((dev|extensions/[^/]+)/)?tests/|conftest\.py")
 
 
 def changed(mutant: Mutant) -> dict[str, str]:
@@ -34,7 +35,7 @@ def copied(mutant: Mutant | None = None, tests_from: Path = ROOT) -> Iterator[Pa
         tree = Path(directory)
         for root in {ROOT, tests_from}:
             for name in _files(root):
-                if root == (tests_from if name.startswith(TESTS) else ROOT):
+                if root == (tests_from if TESTS.match(name) else ROOT):
                     (tree / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(root / name, tree / name, follow_symlinks=False)
         for name, text in ({} if mutant is None else changed(mutant)).items():

@@ -1,0 +1,1 @@
+"""Surelane's queue on the connections that a program has: psycopg, SQLAlchemy, Django."""

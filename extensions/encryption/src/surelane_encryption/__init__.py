@@ -1,0 +1,1 @@
+"""Encrypts what Surelane stores of people: payloads, results, steps and tokens."""

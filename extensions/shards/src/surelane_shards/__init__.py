@@ -1,0 +1,1 @@
+"""Several Surelane installations side by side: asks them all, and moves a workspace."""
