@@ -18,7 +18,13 @@ PACKAGES = (
     *("migrations", "dev"),
     *(f"extensions/{found.name}" for found in (ROOT / "extensions").iterdir()),
 )
-LOCKS = {"migrations": "migrations", "extensions/bolt": "test", "dev": "up", "services/operator": "operator"}
+LOCKS = {
+    "migrations": "migrations",
+    "dev": "up",
+    "services/operator": "operator",
+    "extensions/agents": "model",
+    "extensions/bolt": "test",
+}
 """The requirements files of what runs on others than runtime's."""
 DRIVERS = ("django", "psycopg", "sqlalchemy")
 """The extras of the client for the connections that a program brings."""
@@ -86,11 +92,10 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
     if extra in ("encryption", "mcp", "testing"):
         # What tests of Bolt apps name has the team that writes one.
         return declared(package, [extra]) | ({"slack-bolt": ""} if extra == "testing" else {})
-    if extra == "model":
-        bundled = ("fastmcp-slim", "httpx2", "openai", "pydantic-core")  # they come with pydantic-ai
-        return declared(package, [extra]) | dict.fromkeys(bundled, "")
     if extra == "frameworks":
         return dict.fromkeys(imported(file), "")  # a team has its framework already
+    if package == "extensions/agents":  # they come with pydantic-ai
+        return dict.fromkeys(("fastmcp-slim", "httpx2", "openai", "pydantic-core"), "")
     return declared(package, DRIVERS) if extra == "drivers" else {}
 
 

@@ -42,7 +42,7 @@ USER 65532:65532
 """
 OWN_PARTS = {
     "agent": {
-        "depends": "surelane-worker[model]",
+        "depends": "surelane-agents",
         "model": """\
 model = "fake" # for `surelane dev` and tests; the variable SURELANE_MODEL=openai:gpt-5 names a real one
 """,

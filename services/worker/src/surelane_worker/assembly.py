@@ -27,7 +27,6 @@ from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
-from surelane_worker.handling.room import FileRoom
 from surelane_worker.handling.steps import RETRIES
 from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.readiness import Outage
@@ -234,8 +233,6 @@ class Worker:
             None if self.refresher is None else Tokens(self.refresher, self.slack.with_token),
             self.refresher,
             self._sealing,
-            self.observer.metrics,
-            FileRoom(self.settings.file_memory),
         )
 
     def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener
