@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from extensions.agents.tests.system.frameworks.conftest import CLIENT, Row, Trial, effect, needs
+from extensions.agents.tests.system.frameworks.trials import CLIENT, Row, Trial, effect, needs
 from extensions.agents.tests.system.model_server import calls, says
 from surelane_worker import Context, Event
 

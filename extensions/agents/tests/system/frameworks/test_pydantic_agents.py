@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extensions.agents.tests.system.frameworks.conftest import CLIENT, Row, Trial, effect, needs
+from extensions.agents.tests.system.frameworks.trials import CLIENT, Row, Trial, effect, needs
 from extensions.agents.tests.system.model_server import calls, says
 from surelane_worker import Context, Event
 
