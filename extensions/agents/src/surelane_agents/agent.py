@@ -7,7 +7,6 @@ from typing import Any
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_agents.agent_settings import agent_settings
-from surelane_agents.budget import budget_of
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
 from surelane_agents.rules import heard
 from surelane_agents.setup import Setup
@@ -95,6 +94,7 @@ class Agent(Setup):
                 f"SURELANE_MODEL needs packages that are not installed: {', '.join(missing)};"
                 " pip install surelane-agents"
             )
+        from surelane_agents.budget import budget_of  # noqa: PLC0415 - only with a model
         from surelane_agents.client import model_of, names_of  # noqa: PLC0415 - it imports the libraries of the extra
 
         settings = agent_settings()
