@@ -39,8 +39,8 @@ class Agent(Setup):
         The answer and the usage are returned for history.
         """
         from surelane_agents.client import model_of, times_in_memory  # noqa: PLC0415 - likewise
-        from surelane_agents.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
-        from surelane_agents.run import Turn  # noqa: PLC0415 - likewise
+        from surelane_agents.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of models
+        from surelane_agents.run import AgentTurn  # noqa: PLC0415 - likewise
         from surelane_agents.voice import Voice  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx, unfurl=self.unfurl)
@@ -52,7 +52,7 @@ class Agent(Setup):
         settings = agent_settings()
         times = times_in_memory(model_of(settings, self.model))
         files = Attached(ctx, asked, references, settings.file_room, times, last)
-        run = Turn(self, ctx, event, voice, files)
+        run = AgentTurn(self, ctx, event, voice, files)
         try:
             answer = await run.answer(asked, said)
         except StoppedError as stopped:
@@ -75,7 +75,7 @@ class Agent(Setup):
     def check(self, worker: WorkerSettings) -> None:
         """Import what a turn needs, because that takes seconds, and read its files, or raise :class:`SettingsError`."""
         self.check_model()
-        from surelane_agents.servers import servers  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_agents.servers import servers  # noqa: PLC0415 - it imports the libraries of models
 
         self.all_tools()
         accounts = any(server.account for server in servers(self.mcp_file()).values())
@@ -95,7 +95,7 @@ class Agent(Setup):
                 " pip install surelane-agents"
             )
         from surelane_agents.budget import budget_of  # noqa: PLC0415 - only with a model
-        from surelane_agents.client import model_of, names_of  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_agents.client import model_of, names_of  # noqa: PLC0415 - it imports the libraries of models
 
         settings = agent_settings()
         model_of(settings, self.model)

@@ -1,4 +1,4 @@
-"""Turn one turn with pydantic-ai: each response of the model and each call of a tool is a step.
+"""Run one turn with pydantic-ai: each response of the model and each call of a tool is a step.
 
 pydantic-ai runs the whole turn again in each attempt. The wrappers here return what is stored, so the conversation is
 rebuilt without a call.
@@ -85,7 +85,7 @@ MISSING = (
 
 
 @dataclass(eq=False)
-class Turn:
+class AgentTurn:
     """One attempt's run of a turn of an agent."""
 
     agent: Setup
@@ -405,7 +405,7 @@ class Turn:
 class StoredResponses(WrapperModel):
     """A model whose responses are steps."""
 
-    def __init__(self, wrapped: Model, run: Turn) -> None:
+    def __init__(self, wrapped: Model, run: AgentTurn) -> None:
         super().__init__(wrapped)
         self._run = run
 
@@ -427,7 +427,7 @@ class StoredCalls(WrapperToolset[Any]):
     server's tools. ``bound``: the seconds that these may take.
     """
 
-    run: Turn
+    run: AgentTurn
     demanded: frozenset[str] = frozenset()
     by: People = None
     bound: Callable[..., float] | None = None

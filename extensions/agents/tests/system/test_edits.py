@@ -109,7 +109,7 @@ def endless() -> tuple[Reply, asyncio.Event]:
 async def test_an_edited_encrypted_message_is_answered_as_it_is_now_and_a_deleted_one_is_not(
     database: str, connection: Connection
 ) -> None:
-    """Through ingest, queue and worker, with a model. What else holds is in tests/fleet/test_edits.py."""
+    """Through ingest, queue and worker, with a model. What else holds is in unit/test_edits.py."""
     ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
     async with talking(database, connection, ingests, **KEYS) as talk:
         old, pause = endless()

@@ -1,4 +1,4 @@
-"""An agent's tools, servers and settings, and what a worker without the extra does."""
+"""An agent's tools, servers and settings, and what a worker without the libraries of models does."""
 
 import json
 import os
