@@ -16,8 +16,15 @@ from django.db import connections
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from extensions.drivers.tests.system.callers import (
+    ALONE,
+    Begin,
+    async_engine_of,
+    django_execute,
+    djangos,
+    engine_of,
+)
 from surelane_worker import Context, Event, Handlers
-from tests.system.callers import ALONE, Begin, async_engine_of, django_execute, djangos, engine_of
 
 handlers = Handlers()
 

@@ -23,7 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, c
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from surelane import Queue, SyncQueue
+from surelane import Queue
+from surelane_drivers import SyncQueue
 
 
 class Blocking:

@@ -16,6 +16,15 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import scoped_session, sessionmaker
 
+from extensions.drivers.tests.system.callers import (
+    ALONE,
+    TRANSACTIONS,
+    Begin,
+    async_engine_of,
+    djangos,
+    engine_of,
+    rolled_back,
+)
 from surelane import (
     Conflict,
     Continuation,
@@ -25,13 +34,12 @@ from surelane import (
     Job,
     OutcomeUnknown,
     Queue,
-    SyncQueue,
     TransactionAborted,
     UnsupportedConnection,
 )
 from surelane.calls import Connection
+from surelane_drivers import SyncQueue
 from tests.databases import Server
-from tests.system.callers import ALONE, TRANSACTIONS, Begin, async_engine_of, djangos, engine_of, rolled_back
 from tests.system.pooler import pooled
 from tests.system.shared import shared_connection
 
