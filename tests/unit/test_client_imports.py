@@ -52,6 +52,15 @@ def test_the_operator_imports_the_sdk_of_assistants_only_where_they_are_on() -> 
     assert "SURELANE_MCP needs the package mcp: pip install 'surelane-operator[mcp]'" in ran.stderr
 
 
+def test_an_option_of_an_extension_names_it() -> None:
+    ran = run(
+        "import importlib.metadata; importlib.metadata.entry_points = lambda **_: ()"
+        "; from surelane_operator.cli.command import app; app(['--shard', 'all', 'stats'])"
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "--shard needs the package surelane-shards: pip install surelane-shards" in ran.stderr
+
+
 def test_tests_of_a_team_learn_which_package_has_them() -> None:
     ran = run("import sys; sys.modules['surelane_dev'] = None; import surelane.testing")
     assert "surelane.testing needs the package surelane-dev: pip install surelane-dev" in ran.stderr
