@@ -122,8 +122,8 @@ DRIVERS: dict[str, tuple[Open, Callable[..., Any]]] = {
     "psycopg-async": (_own(ALONE["psycopg-async"]), awaited(CHARGE)),
     "sqlalchemy": (_blocking(sqlalchemy.Engine.connect, engine=True), called(TEXT)),
     "sqlalchemy-session": (_blocking(Session, engine=True), called(TEXT)),
-    "sqlalchemy-psycopg-async": (lambda uri: async_engine_of("psycopg")(uri).connect(), awaited(TEXT)),
-    "sqlalchemy-asyncpg-session": (lambda uri: AsyncSession(async_engine_of("asyncpg")(uri)), awaited(TEXT)),
+    "sqlalchemy-psycopg-async": (lambda uri: async_engine_of("psycopg", uri).connect(), awaited(TEXT)),
+    "sqlalchemy-asyncpg-session": (lambda uri: AsyncSession(async_engine_of("asyncpg", uri)), awaited(TEXT)),
     "django": (_django, djangos_own),
 }
 

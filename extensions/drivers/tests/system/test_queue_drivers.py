@@ -269,7 +269,7 @@ async def test_scoped_sessions_work_as_their_sessions_do(
         scoped.commit()
         scoped.remove()
     assert (await stored(observer, f"{key}-sync"))["id"] == identity
-    made = async_sessionmaker(async_engine_of("asyncpg")(shared_database))
+    made = async_sessionmaker(async_engine_of("asyncpg", shared_database))
     asynchronous = async_scoped_session(made, scopefunc=asyncio.current_task)
     await Queue(asynchronous).enqueue("driven", item_key=f"{key}-async")
     await asynchronous.commit()
