@@ -70,7 +70,7 @@ class SyncQueue:
         Raises:
             UnsupportedConnection: one of them is something else.
         """
-        if encryption is not None and encryption.asynchronous:
+        if getattr(encryption, "asynchronous", False):
             raise UnsupportedConnection(_NOT_SYNC)
         self._queue = _Blocking(database, encryption=encryption)  # type: ignore[arg-type]  # its driver takes these
 
