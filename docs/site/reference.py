@@ -9,6 +9,7 @@ from sphinx.application import Sphinx
 
 import surelane
 import surelane.testing
+import surelane_drivers
 import surelane_worker
 from surelane_operator.api.api import OperatorApi
 from surelane_operator.cli.command import app as surelane_command
@@ -51,6 +52,7 @@ def python() -> Iterator[str]:
     for module, use in (
         (surelane_worker, "Handlers"),
         (surelane, "Other programs"),
+        (surelane_drivers, "Synchronous programs"),
         (surelane.testing, "Tests"),
     ):
         yield f"\n## {use}: `{module.__name__}`\n"

@@ -20,6 +20,7 @@ PLACES = {
     "ingest": "services/ingest/src/surelane_ingest",
     "operator": "services/operator/src/surelane_operator",
     "worker": "services/worker/src/surelane_worker",
+    "shards": "extensions/shards/src/surelane_shards",
 }
 """How files begin in the table."""
 
@@ -57,7 +58,10 @@ def read(table: str) -> Iterator[Mutant]:
             file, _, tests = text.partition(" > ")
             place, _, rest = file.partition("/")
             mutant.edits.append(Edit(f"{PLACES[place]}/{rest}"))
-            mutant.tests += [each if each.startswith("dev/") else f"tests/{each}" for each in tests.split()]
+            elsewhere = ("dev/", "extensions/")
+            mutant.tests += [
+                each if each.startswith(elsewhere) else f"tests/{each}" for each in tests.split()
+            ]
         elif sort == "~":
             mutant.edits[-1].old, mutant.edits[-1].new = ([part] for part in text.split(" ==> "))
         elif sort in ("-", "+"):
@@ -478,7 +482,7 @@ TABLE = r"""
 - greatest(coalesce(_pauses[array_position(_of, e.id)], interval '0'), interval '0')
 + greatest(coalesce(_pauses[1], interval '0'), interval '0')
 # moved-while-running: no two installations can claim one event
-@ operator/moving.py > sql/test_moving.py system/test_moving.py
+@ shards/moving.py > extensions/shards/tests/system/test_moving.py
 - select id from agent.event where id = any($1) and claimed_by is null
 - and (head or
 + select id from agent.event where id = any($1)
@@ -556,9 +560,9 @@ TABLE = r"""
 -     _new.group_key
 +     _new.group_key
 # moved-without-steps: a workspace takes the steps of its events with it
-@ operator/moving.py > sql/test_moving.py system/test_moving.py
-- insert into agent.step select * from {0}.step;
-- insert into agent.signal
+@ sql/022-move.sql > extensions/shards/tests/system/test_moving.py
+- insert into agent.step select * from step;
+-     insert into agent.signal
 + insert into agent.signal
 # borrowed-keys: a job is encrypted with the key of its own team
 @ client/encryption/sealing.py > sql/test_sealing.py system/test_encryption.py

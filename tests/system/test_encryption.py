@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from surelane import Job, Queue, SyncQueue
+from surelane import Job, Queue
 from surelane.calls import Connection, Pool
 from surelane.encryption import Encryption
 from surelane.encryption.data_keys import DataKeys
@@ -20,6 +20,7 @@ from surelane.encryption.envelopes import DamagedError
 from surelane.encryption.keys import Keyring, new_key
 from surelane.encryption.places import ANSWER, RESULT, Place
 from surelane.encryption.sealing import Sealing
+from surelane_drivers import SyncQueue
 from surelane_ingest.answers import Answers
 from surelane_operator.changes import Changes
 from surelane_service.cron import Cron

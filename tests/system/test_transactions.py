@@ -12,6 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from extensions.drivers.tests.system.callers import TRANSACTIONS, engine_of
 from surelane import UnsupportedConnection
 from surelane.calls import Connection
 from surelane.encryption.data_keys import DataKeys
@@ -30,7 +31,6 @@ from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.notes import ClaimLostError
 from tests.databases import as_role
 from tests.sql.migrations import connected
-from tests.system.callers import TRANSACTIONS, engine_of
 from tests.system.transaction_handlers import DRIVERS
 from tests.system.worker import ended, enqueue, worker
 

@@ -8,8 +8,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
-from surelane.drivers import Driver, Row, positional
+from surelane.drivers import Driver, Row
 from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, of_connection, of_server, report_of
+from surelane_drivers.arguments import positional
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 """All that psycopg raises when a call fails. Text that UTF-8 cannot hold raises the second."""
@@ -19,15 +20,15 @@ _RAW = tuple(getattr(psycopg, name) for name in ("RawCursor", "AsyncRawCursor") 
 
 def async_driver(database: object) -> Driver | None:
     """Return the driver for an asynchronous connection; ``None`` on anything else."""
-    return AsyncDriver(database) if isinstance(database, psycopg.AsyncConnection) else None
+    return PsycopgAsyncDriver(database) if isinstance(database, psycopg.AsyncConnection) else None
 
 
 def sync_driver(database: object) -> Driver | None:
     """Return the driver for a synchronous connection; ``None`` on anything else."""
-    return SyncDriver(database) if isinstance(database, psycopg.Connection) else None
+    return PsycopgDriver(database) if isinstance(database, psycopg.Connection) else None
 
 
-class AsyncDriver:
+class PsycopgAsyncDriver:
     """Calls on an asynchronous connection."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
@@ -46,7 +47,7 @@ class AsyncDriver:
             yield self._connection
 
 
-class SyncDriver:
+class PsycopgDriver:
     """Calls on a synchronous connection."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:

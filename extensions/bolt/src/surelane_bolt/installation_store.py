@@ -1,4 +1,3 @@
-# ruff: noqa: ANN401 - the synchronous store passes slack-sdk's arguments on
 """Surelane's installations behind slack-sdk's interfaces: Bolt apps use the store of ingest and workers.
 
 Both stores hand out no refresh tokens: workers refresh tokens, each once.

@@ -15,11 +15,11 @@ from surelane.errors import Conflict, SurelaneError
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.doctor import Level, verify
-from surelane_operator.moving import BLOCK, move
+from surelane_shards.moving import BLOCK, move
 from tests.databases import Databases, Server
 from tests.sql import queue_steps as do
 from tests.sql.migrations import becomes, connected
-from tests.sql.queue_steps import claim, complete, envelope, fail, heads, insert, release
+from tests.sql.queue_steps import claim, complete, ending, envelope, fail, heads, insert, release
 from tests.sql.queue_steps import pair as fence
 from tests.system.test_cli import Command
 from tests.system.worker import enqueue
@@ -61,6 +61,27 @@ async def test_the_command_tells_what_moved_and_keeps_the_action_but_not_that_no
     assert (again.code, again.out) == (0, "moved rows: none\n")
     (action,) = await source.fetch("select target, result from agent.operator_action")
     assert (action["target"], json.loads(action["result"])["event"]) == (f"workspace {TEAM}", 2)
+
+
+async def test_what_runs_ends_before_it_and_what_waits_behind_it_moves(
+    uris: list[str], both: list[Connection]
+) -> None:
+    source, target = both
+    waits = asyncio.Event()
+    given = {"payload": json.dumps({"team_id": TEAM}), "group_key": "a thread"}
+    first = await do.enqueue(source, **given)
+    (row,) = await claim(source)
+    second = await do.enqueue(source, **given)
+    async with connected(uris[0]) as other:
+        moving = asyncio.create_task(move(other, target, TEAM, lambda _: waits.set()))
+        waiting = asyncio.create_task(waits.wait())
+        await asyncio.wait((moving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        assert await target.fetchval("select count(*) from agent.event") == 0
+        assert await complete(source, fence(row)) == ["done"]
+        await moving
+    assert await ending(target, first) == ("completed", None)
+    assert await target.fetchval("select array_agg(id) from agent.event") == [second]
 
 
 async def test_what_is_left_of_a_workspace_without_events_moves_too(both: list[Connection]) -> None:

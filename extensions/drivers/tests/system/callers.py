@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import isawaitable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -19,22 +20,25 @@ import sqlalchemy
 from django.conf import settings
 from django.db.transaction import atomic
 from django.db.utils import ConnectionHandler
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import NullPool
 
-from surelane import Queue, SyncQueue
+from surelane import Queue, UnsupportedConnection
+from surelane_drivers import SyncQueue
 
 
 class Blocking:
-    """A :class:`SyncQueue` whose calls a test can await."""
+    """A :class:`SyncQueue` whose calls a test can await: this one, or one on the connection that ``within`` lends."""
 
-    def __init__(self, queue: SyncQueue) -> None:
-        self._queue = queue
+    def __init__(self, queue: SyncQueue | None, within: Any = None) -> None:
+        self._queue, self._within = queue, within
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*arguments: Any, **named: Any) -> Any:
-            return getattr(self._queue, name)(*arguments, **named)
+            if self._within is None:
+                return getattr(self._queue, name)(*arguments, **named)
+            return await self._within(lambda inner: getattr(SyncQueue(inner), name)(*arguments, **named))
 
         return call
 
@@ -46,9 +50,6 @@ class Caller:
     queue: Any
     run: Callable[[str], Awaitable[None]]
     connection: Any
-
-
-AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 
 
 class StopError(Exception):
@@ -68,18 +69,16 @@ async def rolled_back(begin: "Begin", uri: str) -> AsyncIterator[Caller]:
             raise StopError
 
 
-def _asynchronous(connection: Any, execute: Callable[[str], Awaitable[object]]) -> Caller:
+def _caller(connection: Any, execute: Callable[[str], Any]) -> Caller:
     async def run(statement: str) -> None:
-        await execute(statement)
+        done = execute(statement)
+        if isawaitable(done):
+            await done
 
-    return Caller(Queue(connection), run, connection)
-
-
-def _synchronous(connection: Any, execute: Callable[[str], object]) -> Caller:
-    async def run(statement: str) -> None:
-        execute(statement)
-
-    return Caller(Blocking(SyncQueue(connection)), run, connection)
+    try:
+        return Caller(Queue(connection), run, connection)
+    except UnsupportedConnection:
+        return Caller(Blocking(SyncQueue(connection)), run, connection)
 
 
 @asynccontextmanager
@@ -87,7 +86,7 @@ async def asyncpg_connection(uri: str, *, alone: bool = False) -> AsyncIterator[
     connection = await asyncpg.connect(uri)
     try:
         async with nullcontext() if alone else connection.transaction():
-            yield _asynchronous(connection, connection.execute)
+            yield _caller(connection, connection.execute)
     finally:
         await connection.close()
 
@@ -96,19 +95,19 @@ async def asyncpg_connection(uri: str, *, alone: bool = False) -> AsyncIterator[
 async def asyncpg_pools_connection(uri: str) -> AsyncIterator[Caller]:
     pool = await asyncpg.create_pool(uri, min_size=0, max_size=1)
     async with pool, pool.acquire() as connection, connection.transaction():
-        yield _asynchronous(connection, connection.execute)
+        yield _caller(connection, connection.execute)
 
 
 @asynccontextmanager
 async def psycopg_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
     with psycopg.connect(uri, autocommit=alone) as connection:
-        yield _synchronous(connection, connection.execute)
+        yield _caller(connection, connection.execute)
 
 
 @asynccontextmanager
 async def psycopg_async_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
     async with await psycopg.AsyncConnection.connect(uri, autocommit=alone) as connection:
-        yield _asynchronous(connection, connection.execute)
+        yield _caller(connection, connection.execute)
 
 
 @contextmanager
@@ -122,48 +121,37 @@ def engine_of(uri: str, **options: Any) -> Iterator[sqlalchemy.Engine]:
         engine.dispose()
 
 
-@asynccontextmanager
-async def sqlalchemy_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
-    options = AUTOCOMMIT if alone else {}
-    with engine_of(uri, **options) as engine, engine.connect() if alone else engine.begin() as connection:
-        yield _synchronous(connection, connection.exec_driver_sql)
+def sqlalchemy_sync(opened: Callable[[Any], Any]) -> Begin:
+    """Return a program on what ``opened`` makes of an engine: a connection or a session."""
+
+    @asynccontextmanager
+    async def begin(uri: str) -> AsyncIterator[Caller]:
+        with engine_of(uri) as engine, opened(engine) as connection:
+            yield _caller(connection, lambda statement: connection.execute(sqlalchemy.text(statement)))
+
+    return begin
 
 
-@asynccontextmanager
-async def sqlalchemy_session(uri: str) -> AsyncIterator[Caller]:
-    with engine_of(uri) as engine, Session(engine) as session, session.begin():
-        yield _synchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
-
-
-def async_engine_of(driver: str) -> Callable[..., AsyncEngine]:
+def async_engine_of(driver: str, uri: str) -> AsyncEngine:
     connect: Any = {"asyncpg": asyncpg.connect, "psycopg": psycopg.AsyncConnection.connect}[driver]
-
-    def made(uri: str, **options: Any) -> AsyncEngine:
-        return create_async_engine(
-            f"postgresql+{driver}://", async_creator=lambda **_: connect(uri), poolclass=NullPool, **options
-        )
-
-    return made
+    return create_async_engine(
+        f"postgresql+{driver}://", async_creator=lambda **_: connect(uri), poolclass=NullPool
+    )
 
 
-def sqlalchemy_async_connection(driver: str) -> Begin:
+def sqlalchemy_async(driver: str, opened: Callable[[Any], Any] = AsyncEngine.begin) -> Begin:
+    """Return a program on what ``opened`` makes of an asynchronous engine."""
+
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
-        connection: AsyncConnection
-        async with async_engine_of(driver)(uri).begin() as connection:
-            yield _asynchronous(connection, connection.exec_driver_sql)
+        async with opened(async_engine_of(driver, uri)) as connection:
+            yield _caller(connection, lambda statement: connection.execute(sqlalchemy.text(statement)))
 
     return begin
 
 
-def sqlalchemy_async_session(driver: str, *, alone: bool = False) -> Begin:
-    @asynccontextmanager
-    async def begin(uri: str) -> AsyncIterator[Caller]:
-        engine = async_engine_of(driver)(uri, **(AUTOCOMMIT if alone else {}))
-        async with AsyncSession(engine) as session, nullcontext() if alone else session.begin():
-            yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
-
-    return begin
+def _session(engine: AsyncEngine) -> Any:
+    return async_sessionmaker(engine).begin()
 
 
 def sqlalchemy_sync_inside_async(driver: str) -> Begin:
@@ -171,18 +159,8 @@ def sqlalchemy_sync_inside_async(driver: str) -> Begin:
 
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
-        async with sqlalchemy_async_connection(driver)(uri) as caller:
-
-            class Inside:
-                def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-                    async def call(*arguments: Any, **named: Any) -> Any:
-                        return await caller.connection.run_sync(
-                            lambda inner: getattr(SyncQueue(inner), name)(*arguments, **named)
-                        )
-
-                    return call
-
-            yield replace(caller, queue=Inside())
+        async with sqlalchemy_async(driver)(uri) as caller:
+            yield replace(caller, queue=Blocking(None, caller.connection.run_sync))
 
     return begin
 
@@ -219,7 +197,7 @@ async def django_atomic(uri: str, *, alone: bool = False) -> AsyncIterator[Calle
     connection = djangos(uri)
     try:
         with nullcontext() if alone else atomic():
-            yield _synchronous(connection, django_execute)
+            yield _caller(connection, django_execute)
     finally:
         connection.close()
 
@@ -229,22 +207,26 @@ TRANSACTIONS: dict[str, Begin] = {
     "asyncpg-pool": asyncpg_pools_connection,
     "psycopg": psycopg_connection,
     "psycopg-async": psycopg_async_connection,
-    "sqlalchemy": sqlalchemy_connection,
-    "sqlalchemy-session": sqlalchemy_session,
-    "sqlalchemy-psycopg-async": sqlalchemy_async_connection("psycopg"),
-    "sqlalchemy-psycopg-async-session": sqlalchemy_async_session("psycopg"),
-    "sqlalchemy-asyncpg": sqlalchemy_async_connection("asyncpg"),
-    "sqlalchemy-asyncpg-session": sqlalchemy_async_session("asyncpg"),
+    "sqlalchemy": sqlalchemy_sync(sqlalchemy.Engine.begin),
+    "sqlalchemy-session": sqlalchemy_sync(lambda engine: sessionmaker(engine).begin()),
+    "sqlalchemy-psycopg-async": sqlalchemy_async("psycopg"),
+    "sqlalchemy-psycopg-async-session": sqlalchemy_async("psycopg", _session),
+    "sqlalchemy-asyncpg": sqlalchemy_async("asyncpg"),
+    "sqlalchemy-asyncpg-session": sqlalchemy_async("asyncpg", _session),
     "sqlalchemy-asyncpg-run-sync": sqlalchemy_sync_inside_async("asyncpg"),
     "django": django_atomic,
 }
+
+
+def _autocommit(engine: Any) -> Any:
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
 
 
 ALONE: dict[str, Begin] = {
     "asyncpg": partial(asyncpg_connection, alone=True),
     "psycopg": partial(psycopg_connection, alone=True),
     "psycopg-async": partial(psycopg_async_connection, alone=True),
-    "sqlalchemy": partial(sqlalchemy_connection, alone=True),
-    "sqlalchemy-asyncpg": sqlalchemy_async_session("asyncpg", alone=True),
+    "sqlalchemy": sqlalchemy_sync(lambda engine: _autocommit(engine).connect()),
+    "sqlalchemy-asyncpg": sqlalchemy_async("asyncpg", lambda engine: AsyncSession(_autocommit(engine))),
     "django": partial(django_atomic, alone=True),
 }

@@ -8,17 +8,18 @@ from django.db.transaction import TransactionManagementError, atomic
 from django.db.utils import Error
 from django.utils.connection import ConnectionProxy
 
-from surelane.drivers import Driver, Row, positional
-from surelane.drivers.psycopg import DRIVER_ERRORS, translated
+from surelane.drivers import Driver, Row
 from surelane.errors import SurelaneError, TransactionAborted, UnsupportedConnection, of_connection
+from surelane_drivers.arguments import positional
+from surelane_drivers.psycopg import DRIVER_ERRORS, translated
 
 
 def sync_driver(database: object) -> Driver | None:
     """Return the driver for a connection, or for the proxy of each thread's; ``None`` on anything else."""
-    return SyncDriver(database) if isinstance(database, BaseDatabaseWrapper | ConnectionProxy) else None
+    return DjangoDriver(database) if isinstance(database, BaseDatabaseWrapper | ConnectionProxy) else None
 
 
-class SyncDriver:
+class DjangoDriver:
     """Calls on a connection, inside its ``atomic`` block if there is one."""
 
     def __init__(self, connection: BaseDatabaseWrapper | ConnectionProxy) -> None:

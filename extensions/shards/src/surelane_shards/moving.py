@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from tempfile import TemporaryFile
 
 from surelane.calls import Connection
-from surelane.encryption.keys import SETTING
 from surelane.errors import Conflict, DatabaseRefused, Forbidden, InvalidInput
 from surelane_operator.audit import current_actor
 
@@ -49,68 +48,14 @@ _USED = """select min(id) from unnest($1::int8[]) as given (id) cross join agent
 where (id > last_value or not is_called) and id / $2 = last_value / $2
 or exists (select from agent.event as e where e.id = given.id)
 or exists (select from agent.event_hist as h where h.id = given.id)"""
-_MOVING = "in (select id from pg_temp.moving)"
-_TABLES = {
-    "event_hist": f"id {_MOVING}",
-    "event": f"id {_MOVING}",
-    "step": f"event_id {_MOVING}",
-    "signal": f"event_id {_MOVING}",
-    "feedback": f"event_id {_MOVING}",
-    "other_report": f"event_id {_MOVING}",
-    "install_wait": f"event_id {_MOVING}",
-    "rule": "owner_id = '{}'",
-    "model_usage": "owner_id = '{}'",
-    "installation": "owner_id = '{}' and not enterprise_wide",
-    "data_key": "workspace = '{}'",
-}
-"""What moves, in the order in which it is published: a child in history does not count down its parent again."""
-_KEPT = {"data_key"}
-"""History that stays here needs it."""
-_NOTE = """insert into agent.operator_action (at, who, via, role, action, target, detail, result, seen_at, finished_at)
-values (agent.clock(), $1, 'command', session_user, 'move', $2, $3, $4, agent.clock(), agent.clock())"""
 _LACKING = """with here as (
     select substr(sealed, 2, 8) as id from agent.installation union select substr(sealed, 2, 8) from agent.data_key
 ), came as (
     select substr(sealed, 2, 8) as id from {0}.installation union select substr(sealed, 2, 8) from {0}.data_key
 ) select encode(id, 'hex') from came where exists (select from here) and id not in (select id from here) limit 1"""
 _IDENTITY = "select current_database() || ' of server ' || system_identifier from pg_control_system()"
-_ROWS, _DELETE = "select * from agent.{} where {}", "delete from agent.{} where {}"
+_ROWS = "select * from agent.{} where {}"
 _CHECKSUM = "select count(*), coalesce(sum(hashtextextended(moved::text, 0)), 0)::text from {} as moved"
-_PUBLISH = """
--- Triggers of history would start again what these events started when they ended.
-create table {0}.ended as select id, event_ts, outcome, notes, continuation_id from {0}.event_hist;
-update {0}.event_hist set outcome = 'completed', notes = null, continuation_id = null;
-insert into agent.event_hist select * from {0}.event_hist;
-update agent.event_hist as h set outcome = e.outcome, notes = e.notes, continuation_id = e.continuation_id
-from {0}.ended as e where h.id = e.id and h.event_ts = e.event_ts;
-alter table {0}.event alter head drop not null;
-update {0}.event set head = null, lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event);
-insert into agent.event select * from {0}.event order by event_ts, id;
-insert into agent.step select * from {0}.step;
-insert into agent.signal (event_id, name, value, sent_at, sent_by, taken_by, decides)
-select event_id, name, value, sent_at, sent_by, taken_by, decides from {0}.signal order by id;
-insert into agent.feedback select * from {0}.feedback on conflict do nothing;
-insert into agent.other_report select * from {0}.other_report on conflict do nothing;
-insert into agent.install_wait select * from {0}.install_wait on conflict do nothing;
-insert into agent.rule select * from {0}.rule on conflict do nothing;
-insert into agent.model_usage as here select * from {0}.model_usage
-on conflict (day, owner_id, user_id, model) do update
-set requests = here.requests + excluded.requests, input_tokens = here.input_tokens + excluded.input_tokens
-, output_tokens = here.output_tokens + excluded.output_tokens, cost = here.cost + excluded.cost;
-insert into agent.installation select * from {0}.installation on conflict do nothing;
--- A key that encrypts for the workspace already goes on; the other one opens what came with it.
-update {0}.data_key as k set left_at = agent.clock() from agent.data_key as h
-where h.workspace = k.workspace and h.id <> k.id and h.retired_at is null and h.left_at is null;
-insert into agent.data_key select * from {0}.data_key on conflict (id) do nothing;
-set constraints all immediate;
--- The first one of a group is not always the one to lead: a retry may be, or one from before what was there.
-select agent.hold_group(g.group_key), agent.reelect(array[g.group_key])
-from (select distinct group_key from {0}.event where group_key is not null order by group_key offset 0) as g
-join agent.event as h on h.group_key = g.group_key and h.head
-where agent.outranked(h, agent.claimable_kinds(), agent.clock());
-drop schema {0} cascade;
-"""
-
 _TAKEN = """select came.id, there.id as there, coalesce(case when there.item_key = came.item_key then came.item_key end
 , came.dedupe_key) as key from {0}.event as came join agent.event as there on there.item_key = came.item_key
 or there.dedupe_key = came.dedupe_key and came.claimed = '{{}}' and there.claimed = '{{}}' limit 1"""
@@ -143,7 +88,8 @@ async def move(source: Connection, target: Connection, team: str, told: Told) ->
     versions = [await each.fetchval("select version from agent.version") for each in (source, target)]
     if versions[0] != versions[1]:
         raise InvalidInput(f"this schema is of release {versions[0]}, the target's of {versions[1]}")
-    moving = _Move(source, target, team, told)
+    tables = await source.fetch("select name, condition from agent.moving_tables($1)", team)
+    moving = _Move(source, target, team, told, {row["name"]: row["condition"] for row in tables})
     await moving.finish_earlier()
     while await moving.has_rows():
         await moving.once()
@@ -151,16 +97,20 @@ async def move(source: Connection, target: Connection, team: str, told: Told) ->
 
 
 class _Move:
-    def __init__(self, source: Connection, target: Connection, team: str, told: Told) -> None:
-        self.source, self.target, self.team, self.told = source, target, team, told
+    def __init__(
+        self, source: Connection, target: Connection, team: str, told: Told, tables: dict[str, str]
+    ) -> None:
+        """``tables``: what moves, in the order of publishing: a condition for the rows of each."""
+        self.source, self.target, self.team, self.told, self.tables = source, target, team, told, tables
         self.moved = Counter[str]()
-        self.copies = f'"move_{team}"'
+        self.schema = f"move_{team}"
+        self.copies = f'"{self.schema}"'
 
     async def finish_earlier(self) -> None:
         """Publish or drop the copies of a move that was interrupted."""
         left = await self.target.fetchval(
             "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = $1",
-            f"move_{self.team}",
+            self.schema,
         )
         if left is None:
             return
@@ -181,7 +131,7 @@ class _Move:
 
     async def has_rows(self) -> bool:
         """Return whether the workspace still has rows here that a move takes."""
-        owned = (_ROWS.format(table, self._where(table)) for table in _TABLES if "owner_id" in _TABLES[table])
+        owned = (_ROWS.format(*each) for each in self.tables.items() if "owner_id" in each[1])
         here = " or ".join(f"exists ({rows})" for rows in (_LIVE, _RECENT, *owned))
         return bool(await self.source.fetchval(f"select {here}", self.team))
 
@@ -190,20 +140,17 @@ class _Move:
         commit = await self._hold()
         async with self.target.transaction():
             await self.target.execute(f"create schema {self.copies}")
-            rows = {table: await self._copy(table) for table in _TABLES}
+            rows = {table: await self._copy(table) for table in self.tables}
             noted = {"move": secrets.token_hex(16), "from": await self._identity(), "rows": rows}
             if lacking := await self.target.fetchval(_LACKING.format(self.copies)):
                 raise InvalidInput(
-                    f"no row there is encrypted with the key {lacking}: give both the same {SETTING}"
+                    f"no row there is encrypted with the key {lacking}: give both the same SURELANE_ENCRYPTION_KEYS"
                 )
             await self.target.execute(f"comment on schema {self.copies} is $json${json.dumps(noted)}$json$")
         async with self.target.transaction():
             await self._publish()
-            for table in _TABLES.keys() - _KEPT:
-                await self.source.execute(_DELETE.format(table, self._where(table)), timeout=_WITHIN)
-            await self.source.execute(
-                _NOTE, current_actor().name, f"workspace {self.team}", json.dumps(noted), json.dumps(rows)
-            )
+            given = self.team, current_actor().name, json.dumps(noted), json.dumps(rows)
+            await self.source.execute("select agent.delete_moved($1, $2, $3, $4)", *given, timeout=_WITHIN)
             await commit()
         self.moved.update(rows)
 
@@ -213,7 +160,7 @@ class _Move:
                 f"event {taken['id']} has the key {taken['key']}, which event {taken['there']} there has:"
                 f" let that one end, or cancel it there, and repeat the command"
             )
-        await self.target.execute(_PUBLISH.format(self.copies), timeout=_WITHIN)
+        await self.target.execute("select agent.publish_copies($1)", self.schema, timeout=_WITHIN)
 
     async def _hold(self) -> Callable[[], Awaitable[None]]:
         """Lock in a transaction what is live, and wait for what runs. Return what commits it.
@@ -253,23 +200,19 @@ class _Move:
     async def _copy(self, table: str) -> int:
         """Copy a table's rows, compare them, and return how many there are."""
         copied = f"{self.copies}.{table}"
-        rows = _ROWS.format(table, self._where(table))
+        rows = _ROWS.format(table, self.tables[table])
         await self.target.execute(f"create table {copied} (like agent.{table})")
         with TemporaryFile() as file:
             await self.source.copy_from_query(rows, output=file, format="binary", timeout=_WITHIN)
             file.seek(0)
-            schema = self.copies.strip('"')
             await self.target.copy_to_table(
-                table, schema_name=schema, source=file, format="binary", timeout=_WITHIN
+                table, schema_name=self.schema, source=file, format="binary", timeout=_WITHIN
             )
         (here,) = await self.source.fetch(_CHECKSUM.format(f"({rows})"))
         (there,) = await self.target.fetch(_CHECKSUM.format(copied))
         if here != there:
             raise DatabaseRefused(f"the copy of {table} differs: {list(there)} instead of {list(here)}")
         return int(here[0])
-
-    def _where(self, table: str) -> str:
-        return _TABLES[table].format(self.team)
 
     async def _identity(self) -> str:
         return str(await self.source.fetchval(_IDENTITY))

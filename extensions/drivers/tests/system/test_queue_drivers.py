@@ -16,26 +16,15 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from surelane import (
-    Conflict,
-    Continuation,
-    DatabaseUnavailable,
-    Forbidden,
-    InvalidInput,
-    Job,
-    OutcomeUnknown,
-    Queue,
-    SyncQueue,
-    TransactionAborted,
-    UnsupportedConnection,
-)
+from extensions.drivers.tests.system import callers
+from surelane import Continuation, Job, Queue, errors
 from surelane.calls import Connection
+from surelane_drivers import SyncQueue
 from tests.databases import Server
-from tests.system.callers import ALONE, TRANSACTIONS, Begin, async_engine_of, djangos, engine_of, rolled_back
 from tests.system.pooler import pooled
 from tests.system.shared import shared_connection
 
-DRIVERS = pytest.mark.parametrize("begin", TRANSACTIONS.values(), ids=TRANSACTIONS)
+DRIVERS = pytest.mark.parametrize("begin", callers.TRANSACTIONS.values(), ids=callers.TRANSACTIONS)
 _numbers = count()
 
 
@@ -55,7 +44,7 @@ async def stored(observer: Connection, key: str) -> Any:
 
 @DRIVERS
 async def test_a_committed_transaction_brings_the_job_with_every_field(
-    begin: Begin, shared_database: str, observer: Connection, key: str
+    begin: callers.Begin, shared_database: str, observer: Connection, key: str
 ) -> None:
     told = asyncio.Event()
 
@@ -98,7 +87,7 @@ async def test_a_committed_transaction_brings_the_job_with_every_field(
 
 @DRIVERS
 async def test_every_method_answers_alike(
-    begin: Begin, shared_database: str, observer: Connection, key: str
+    begin: callers.Begin, shared_database: str, observer: Connection, key: str
 ) -> None:
     later = datetime.now(UTC) + timedelta(days=1)
     async with begin(shared_database) as caller:
@@ -133,9 +122,9 @@ async def test_every_method_answers_alike(
     ids=["nul", "bound"],
 )
 async def test_a_refused_call_says_why_and_the_next_that_the_transaction_is_aborted(
-    begin: Begin, shared_database: str, key: str, job: Job, sqlstate: str
+    begin: callers.Begin, shared_database: str, key: str, job: Job, sqlstate: str
 ) -> None:
-    async with rolled_back(begin, shared_database) as caller:
+    async with callers.rolled_back(begin, shared_database) as caller:
         for unsent in (
             caller.queue.enqueue_many([Job("driven", object())]),
             caller.queue.enqueue_many([Job("driven", float("nan"))]),
@@ -143,15 +132,15 @@ async def test_a_refused_call_says_why_and_the_next_that_the_transaction_is_abor
             caller.queue.reschedule(key, datetime(2030, 1, 1)),  # noqa: DTZ001
             caller.queue.cancel("\ud800"),
         ):
-            with pytest.raises(InvalidInput):
+            with pytest.raises(errors.InvalidInput):
                 await unsent
         assert await caller.queue.enqueue("driven", item_key=key), "nothing was sent: the transaction goes on"
-        with pytest.raises(InvalidInput) as refused:
+        with pytest.raises(errors.InvalidInput) as refused:
             await caller.queue.enqueue_many([job])
         assert refused.value.sqlstate == sqlstate
         assert "secret" not in str(refused.value)
         assert isinstance(refused.value.__cause__, asyncpg.PostgresError | psycopg.Error)
-        with pytest.raises(TransactionAborted, match="abort"):
+        with pytest.raises(errors.TransactionAborted, match="abort"):
             await caller.queue.enqueue("driven")
 
 
@@ -160,60 +149,60 @@ async def test_a_transaction_that_the_library_knows_to_be_broken_is_aborted(
     library: str, shared_database: str
 ) -> None:
     """It sends nothing then."""
-    async with rolled_back(TRANSACTIONS[library], shared_database) as caller:
+    async with callers.rolled_back(callers.TRANSACTIONS[library], shared_database) as caller:
         if library == "sqlalchemy":
             caller.connection.invalidate()
         else:
             caller.connection.set_rollback(True)
-        with pytest.raises(TransactionAborted, match="roll it back"):
+        with pytest.raises(errors.TransactionAborted, match="roll it back"):
             await caller.queue.enqueue("driven")
 
 
 @DRIVERS
 async def test_conflicts_and_missing_rights_are_told_apart_and_a_rollback_takes_the_job_along(
-    begin: Begin, shared_database: str, observer: Connection, key: str
+    begin: callers.Begin, shared_database: str, observer: Connection, key: str
 ) -> None:
-    async with rolled_back(begin, shared_database) as caller:
+    async with callers.rolled_back(begin, shared_database) as caller:
         await caller.queue.enqueue("driven", item_key=key)
-        with pytest.raises(Conflict) as taken:
+        with pytest.raises(errors.Conflict) as taken:
             await caller.queue.fan_out([Job("driven", item_key=key)], Continuation("then"))
         assert taken.value.sqlstate == "23505"
-    async with rolled_back(begin, shared_database) as caller:
+    async with callers.rolled_back(begin, shared_database) as caller:
         await caller.queue.enqueue("driven", item_key=key)
         await caller.run("set local role agent_ingest")
-        with pytest.raises(Forbidden):
+        with pytest.raises(errors.Forbidden):
             await caller.queue.enqueue("driven")
     assert await stored(observer, key) is None
 
 
 @DRIVERS
 async def test_a_transaction_that_breaks_stores_nothing(
-    begin: Begin, shared_database: str, server: Server, observer: Connection, key: str
+    begin: callers.Begin, shared_database: str, server: Server, observer: Connection, key: str
 ) -> None:
-    async with rolled_back(begin, shared_database) as caller:
+    async with callers.rolled_back(begin, shared_database) as caller:
         await caller.queue.enqueue("driven", item_key=key)
         await end_session(caller, server, key)
         for _ in range(2):
-            with pytest.raises((DatabaseUnavailable, TransactionAborted)) as broken:
+            with pytest.raises((errors.DatabaseUnavailable, errors.TransactionAborted)) as broken:
                 await caller.queue.enqueue("driven")
-            assert not isinstance(broken.value, OutcomeUnknown)
+            assert not isinstance(broken.value, errors.OutcomeUnknown)
     assert await stored(observer, key) is None
 
 
-@pytest.mark.parametrize("begin", ALONE.values(), ids=ALONE)
+@pytest.mark.parametrize("begin", callers.ALONE.values(), ids=callers.ALONE)
 async def test_a_call_of_its_own_that_breaks_may_have_been_stored(
-    begin: Begin, shared_database: str, server: Server, observer: Connection, key: str
+    begin: callers.Begin, shared_database: str, server: Server, observer: Connection, key: str
 ) -> None:
     async with begin(shared_database) as caller:
         await caller.queue.enqueue("driven", item_key=key)
         assert await stored(observer, key)
-        with pytest.raises(InvalidInput):
+        with pytest.raises(errors.InvalidInput):
             await caller.queue.enqueue("")
         await end_session(caller, server, key)
-        with pytest.raises(DatabaseUnavailable) as broken:
+        with pytest.raises(errors.DatabaseUnavailable) as broken:
             await caller.queue.enqueue("driven")
         # asyncpg reads the end of the session before it sends anything.
-        assert isinstance(broken.value, OutcomeUnknown) or isinstance(
+        assert isinstance(broken.value, errors.OutcomeUnknown) or isinstance(
             broken.value.__cause__, asyncpg.InterfaceError
         )
 
@@ -253,7 +242,7 @@ async def test_the_callers_own_reading_of_json_and_rows_does_not_matter(
 async def test_scoped_sessions_work_as_their_sessions_do(
     shared_database: str, observer: Connection, key: str
 ) -> None:
-    with engine_of(shared_database) as engine:
+    with callers.engine_of(shared_database) as engine:
         scoped = scoped_session(sessionmaker(engine))
         SyncQueue(scoped).enqueue("driven", item_key=f"{key}-sync")
         scoped.rollback()
@@ -261,7 +250,7 @@ async def test_scoped_sessions_work_as_their_sessions_do(
         scoped.commit()
         scoped.remove()
     assert (await stored(observer, f"{key}-sync"))["id"] == identity
-    made = async_sessionmaker(async_engine_of("asyncpg")(shared_database))
+    made = async_sessionmaker(callers.async_engine_of("asyncpg", shared_database))
     asynchronous = async_scoped_session(made, scopefunc=asyncio.current_task)
     await Queue(asynchronous).enqueue("driven", item_key=f"{key}-async")
     await asynchronous.commit()
@@ -274,12 +263,23 @@ async def test_what_is_no_connection_is_refused_with_the_names_of_those_that_are
 ) -> None:
     with psycopg.connect(shared_database) as connection:
         engine = sqlalchemy.create_engine("sqlite://")
-        for given in (connection, engine, engine.connect(), djangos(shared_database), "postgresql://", None):
-            with pytest.raises(UnsupportedConnection, match=r"Queue cannot use a .*Queue takes an asyncpg"):
+        for given in (
+            connection,
+            engine,
+            engine.connect(),
+            callers.djangos(shared_database),
+            "postgresql://",
+            None,
+        ):
+            with pytest.raises(
+                errors.UnsupportedConnection, match=r"Queue cannot use a .*Queue takes an asyncpg"
+            ):
                 Queue(given)  # type: ignore[arg-type]
-        with pytest.raises(UnsupportedConnection, match=r"SyncQueue takes a psycopg\.Connection"):
+        with pytest.raises(errors.UnsupportedConnection, match=r"SyncQueue takes a psycopg\.Connection"):
             SyncQueue(engine)
-        with pytest.raises(UnsupportedConnection, match=r"sqlite\+pysqlite.*needs postgresql\+psycopg"):
+        with pytest.raises(
+            errors.UnsupportedConnection, match=r"sqlite\+pysqlite.*needs postgresql\+psycopg"
+        ):
             SyncQueue(engine.connect()).enqueue("driven")
         engine.dispose()
 

@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError
 from sqlalchemy.orm import Session, scoped_session
 
 from surelane import calls, errors
-from surelane.drivers import Driver, Row, positional
+from surelane.drivers import Driver, Row
+from surelane_drivers.arguments import positional
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -28,16 +29,20 @@ def async_driver(database: object) -> Driver | None:
     )
 
     if isinstance(database, async_scoped_session):
-        return AsyncDriver(database)
-    return AsyncDriver(lambda: database) if isinstance(database, AsyncConnection | AsyncSession) else None
+        return SqlalchemyAsyncDriver(database)
+    return (
+        SqlalchemyAsyncDriver(lambda: database)
+        if isinstance(database, AsyncConnection | AsyncSession)
+        else None
+    )
 
 
 def sync_driver(database: object) -> Driver | None:
     """Return the driver for a synchronous connection or session; ``None`` on anything else."""
-    return SyncDriver(database) if isinstance(database, Connection | Session | scoped_session) else None
+    return SqlalchemyDriver(database) if isinstance(database, Connection | Session | scoped_session) else None
 
 
-class AsyncDriver:
+class SqlalchemyAsyncDriver:
     """Calls on an asynchronous connection, or on the connection of a session's transaction."""
 
     def __init__(
@@ -58,7 +63,7 @@ class AsyncDriver:
             yield present
 
 
-class SyncDriver:
+class SqlalchemyDriver:
     """Calls on a synchronous connection, or on the connection of a session's transaction."""
 
     def __init__(self, database: Connection | Session | scoped_session[Any]) -> None:
@@ -113,5 +118,5 @@ def _translated(error: Exception, *, uncertain: bool) -> errors.SurelaneError:
         return calls.translated(error, uncertain=uncertain)
     if isinstance(error, SQLAlchemyError):
         return errors.DatabaseUnavailable(f"{type(error).__name__}: {error}")
-    translated: Callable[..., errors.SurelaneError] = import_module("surelane.drivers.psycopg").translated
+    translated: Callable[..., errors.SurelaneError] = import_module("surelane_drivers.psycopg").translated
     return translated(error, uncertain=uncertain)

@@ -1,4 +1,4 @@
-"""The router of ``examples/shards`` (nginx) in front of two real installations."""
+"""The router (nginx) in front of two real installations."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.sql import migrations
 from tests.system.ingest_client import Answer, Slack, envelope, mention, settings
 from tests.system.raw_http import connected, post
 
-ROUTER = Path(__file__).parents[2] / "examples/shards"
+ROUTER = Path(__file__).parents[2] / "router"
 MEMORY = 256 * 1024 * 1024
 """The router's memory limit in the example."""
 WORKERS = 2
