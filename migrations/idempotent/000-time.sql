@@ -12,42 +12,38 @@ return pg_catalog.clock_timestamp();
 -- Slack's Unix timestamp as a timestamptz, exact to the microsecond (double precision is not).
 create or replace function agent.to_timestamptz(_ts numeric) returns timestamptz
 language plpgsql immutable strict parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
+set search_path = pg_catalog, pg_temp as $$
 begin
     -- From PostgreSQL's first day to the last of 9999: beyond, the product would not be exact.
     if _ts = 'NaN' or _ts < -210866803200 or _ts >= 253402300800 then
-        raise invalid_parameter_value using message = format('%s is not a Unix timestamp in seconds', left(_ts::text, 40))
+        raise invalid_parameter_value using message = format('%s is not a Unix timestamp in seconds'
+            , left(_ts::text, 40))
         , hint = 'Slack writes timestamps as 1469470591.759709.';
     end if;
     return timestamptz 'epoch' + interval '1 second' * trunc(_ts)::float8
         + interval '1 microsecond' * round((_ts - trunc(_ts)) * 1000000)::float8;
-end
-$$;
+end $$;
 
 -- The same for Slack's text form, such as '1469470591.759709'.
 create or replace function agent.to_timestamptz(_ts text) returns timestamptz
 language plpgsql immutable strict parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
+set search_path = pg_catalog, pg_temp as $$
 begin
     if _ts !~ '^[[:space:]]*[+-]?[0-9]{1,20}([.][0-9]{0,20})?[[:space:]]*$' then
-        raise invalid_parameter_value using message = format('%L is not a Unix timestamp in seconds', left(_ts, 40))
+        raise invalid_parameter_value using message = format('%L is not a Unix timestamp in seconds'
+            , left(_ts, 40))
         , hint = 'Slack writes timestamps as 1469470591.759709.';
     end if;
     return agent.to_timestamptz(_ts::numeric);
-end
-$$;
+end $$;
 
 -- A timestamptz as Slack's Unix timestamp, exact to the microsecond.
 create or replace function agent.from_timestamptz(_ts timestamptz) returns numeric
 language plpgsql immutable strict parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
+set search_path = pg_catalog, pg_temp as $$
 begin
     if not isfinite(_ts) then
         raise invalid_parameter_value using message = format('%s has no Unix timestamp', _ts);
     end if;
     return extract(epoch from _ts);
-end
-$$;
+end $$;

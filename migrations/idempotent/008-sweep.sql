@@ -15,21 +15,22 @@
 
 -- Locks and returns the events that no other transaction has locked, itself or its group.
 create or replace function agent.lock_for_sweep(_ids int8[]) returns int8[]
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _groups text[] := agent.hold_groups(_ids);
 begin
-    return array(select id from agent.event where id = any(_ids) and (group_key is null or group_key = any(_groups)) order by id for update skip locked);
-end
-$$;
+    return array(select id from agent.event
+        where id = any(_ids) and (group_key is null or group_key = any(_groups)) order by id
+        for update skip locked);
+end $$;
 
 -- Archives events whose locks the caller holds; returns how many. An event that history refuses (an
 -- index, a constraint, a trigger of the owner's), or whose continuation or next head is locked,
 -- stays (agent.settle_alike).
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
 language sql volatile security definer
-return cardinality(agent.settle_alike(_outcome, _ids, null, array_fill(to_jsonb(_reason), array[cardinality(_ids)]), false));
+return cardinality(agent.settle_alike(_outcome, _ids, null
+        , array_fill(to_jsonb(_reason), array[cardinality(_ids)]), false));
 
 -- Moves up to _limit lapsed events to history: as expired after their last attempt, as cancelled if
 -- that was asked for. Returns how many. An attempt that still runs is never among them: its vt lies
@@ -37,8 +38,7 @@ return cardinality(agent.settle_alike(_outcome, _ids, null, array_fill(to_jsonb(
 -- is the event's own, else its kind's, else _max_attempts, for _kinds alone where they are given.
 create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[]) returns int4
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _given int4 := case when _kinds is null then _max_attempts end;
@@ -49,44 +49,50 @@ declare
     _cancelled int8[];
 begin
     -- As arrays: a join with the kinds would sort all attempted events before it took the oldest.
-    select array_agg(k.kind), array_agg(coalesce(k.max_attempts, case when k.kind = any(_kinds) then _max_attempts else _given end))
+    select array_agg(k.kind), array_agg(coalesce(k.max_attempts
+            , case when k.kind = any(_kinds) then _max_attempts else _given end))
     into _known, _most from agent.kind as k;
     _ids := agent.lock_for_sweep(array(
         select e.id from agent.event as e where e.attempts > 0 and e.vt <= _now and e.head
-        and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null)
+        and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)])
+            or e.cancelled_by is not null)
         and not exists (select from agent.kind where kind = e.kind and paused)
         order by e.vt limit _limit));
     -- Again, now that they are locked: a lease may have been renewed, a claim released.
     _ids := array(
         select e.id from agent.event as e where e.id = any(_ids) and e.vt <= _now and e.head
-        and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null));
-    _unfenced := agent.fence_groups(array(select group_key from agent.event where id = any(_ids) and group_key is not null order by group_key), _now);
-    _ids := array(select id from agent.event where id = any(_ids) and (group_key is null or group_key <> all(_unfenced)));
+        and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)])
+            or e.cancelled_by is not null));
+    _unfenced := agent.fence_groups(array(select group_key from agent.event
+            where id = any(_ids) and group_key is not null order by group_key), _now);
+    _ids := array(select id from agent.event
+        where id = any(_ids) and (group_key is null or group_key <> all(_unfenced)));
     _cancelled := array(select id from agent.event where id = any(_ids) and cancelled_by is not null);
     return agent.archive_possible(_cancelled, 'cancelled', 'cancelled while running')
-        + agent.archive_possible(array(select unnest(_ids) except select unnest(_cancelled)), 'expired', 'attempts_exhausted');
-end
-$$;
+        + agent.archive_possible(array(select unnest(_ids) except select unnest(_cancelled)), 'expired'
+            , 'attempts_exhausted');
+end $$;
 
 -- Moves up to _limit events to history, as expired, that have been visible and unclaimed for longer
 -- than _max_vt_age; returns how many. _kinds null: of every kind that is not paused. Waiting
 -- members that are as old go with their head, and before it: the next head would look young.
 create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
 language plpgsql volatile security definer
-set enable_bitmapscan = off
-set enable_sort = off
-as $$
+set enable_bitmapscan = off set enable_sort = off as $$
 declare
     _since timestamptz := agent.clock() - _max_vt_age;
-    _swept text[] := array(select kind from agent.kind where not paused and (_kinds is null or kind = any(_kinds)));
+    _swept text[] := array(select kind from agent.kind
+        where not paused and (_kinds is null or kind = any(_kinds)));
     _ids int8[] := agent.lock_for_sweep(array(
         select batch.id from generate_series(-4, 59) as lane cross join unnest(_swept) as swept (kind)
         cross join lateral (
             select id, group_key from agent.event
-            where head and event.lane = lane.lane and event.kind = swept.kind and vt < _since and claimed_by is null order by vt limit _limit
+            where head and event.lane = lane.lane and event.kind = swept.kind and vt < _since
+            and claimed_by is null order by vt limit _limit
         ) as h
         cross join lateral (
-            (select m.id from agent.event as m where m.group_key = h.group_key and not m.head and m.claimed_by is null
+            (select m.id from agent.event as m
+            where m.group_key = h.group_key and not m.head and m.claimed_by is null
              and m.vt < _since and m.kind = any(_swept) order by m.event_ts, m.id limit _limit)
             union all
             select h.id
@@ -95,37 +101,35 @@ declare
 begin
     _ids := array(select id from agent.event where id = any(_ids) and vt < _since and claimed_by is null);
     return agent.archive_possible(_ids, 'expired', 'too_old');
-end
-$$;
+end $$;
 
 -- Moves up to _limit events whose deadline has passed to history, as expired; returns how many. A
 -- running attempt may go on past it; a lapsed one is not begun again, unless it runs undos.
 create or replace function agent.sweep_by_deadline(_limit int4) returns int4
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _ids int8[] := agent.lock_for_sweep(array(
         select e.id from agent.event as e where e.deadline < _now and (e.claimed_by is null or e.vt <= _now)
-        and (e.notes ? 'undo') is not true and not exists (select from agent.kind where kind = e.kind and paused)
+        and (e.notes ? 'undo') is not true
+        and not exists (select from agent.kind where kind = e.kind and paused)
         order by e.deadline limit _limit));
 begin
-    _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
+    _ids := array(select id from agent.event
+        where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
     perform agent.fence_lapsed(_ids);
     return agent.archive_possible(_ids, 'expired', 'deadline_passed');
-end
-$$;
+end $$;
 
 -- Goes over groups in the order of their keys, after _after, and elects another head where one is
 -- needed: of a group without one, which the rules exclude; and where a member outranks an idle
 -- head, as after a change of the kinds that workers claim. Ends after _limit of them, or 20 times
 -- as many groups. Returns where to go on (null: the end), and how many it freed.
-create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
+create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text
+    , out freed int4)
 language plpgsql volatile security definer
-set enable_seqscan = off
-set lock_timeout = '30ms'
-as $$
+set enable_seqscan = off set lock_timeout = '30ms' as $$
 declare
     _now timestamptz := agent.clock();
     _claimable text[] := agent.claimable_kinds();
@@ -134,20 +138,28 @@ begin
     freed := 0;
     for _group in
         with recursive member (group_key, nth) as (
-            (select group_key, 1 from agent.event where not head and group_key > coalesce(_after, '') order by group_key limit 1)
+            (select group_key, 1 from agent.event where not head and group_key > coalesce(_after, '')
+            order by group_key limit 1)
             union all
-            select (select group_key from agent.event where not head and group_key > member.group_key order by group_key limit 1), nth + 1
+            select (select group_key from agent.event where not head and group_key > member.group_key
+                order by group_key limit 1), nth + 1
             from member where member.group_key is not null and nth < _limit * 20
         )
         select member.group_key, nth, h.id is null as headless, wanting
         -- In the order of the walk, no further than needed: "offset 0" makes it a nested loop.
-        from member left join lateral (select * from agent.event as e where e.group_key = member.group_key and e.head offset 0) as h on true
+        from member left join lateral (select * from agent.event as e
+            where e.group_key = member.group_key and e.head offset 0) as h on true
         -- One probe each for what may outrank a head: the function takes as long as ten.
         cross join lateral (select h.id is null or (h.claimed_by is null and (h.kind <> all(_claimable)
-            or exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.claimed_by is null and (m.event_ts, m.id) < (h.event_ts, h.id))
-            or exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.retrying)
-            or exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.claimed_by is not null)
-            or (h.vt > _now and exists (select from agent.event as m where m.group_key = member.group_key and not m.head and m.vt < h.vt)))
+            or exists (select from agent.event as m
+                where m.group_key = member.group_key and not m.head and m.claimed_by is null
+                and (m.event_ts, m.id) < (h.event_ts, h.id))
+            or exists (select from agent.event as m
+                where m.group_key = member.group_key and not m.head and m.retrying)
+            or exists (select from agent.event as m
+                where m.group_key = member.group_key and not m.head and m.claimed_by is not null)
+            or (h.vt > _now and exists (select from agent.event as m
+                    where m.group_key = member.group_key and not m.head and m.vt < h.vt)))
             and agent.outranked(h, _claimable, _now)) as wanting) as judged
         where member.group_key is not null and (wanting or nth = _limit * 20)
     loop
@@ -156,7 +168,8 @@ begin
                 perform agent.promote(_group.group_key);
                 freed := freed + 1;
             elsif _group.wanting then
-                perform from agent.event where group_key = _group.group_key and head and claimed_by is null for update skip locked;
+                perform from agent.event where group_key = _group.group_key and head and claimed_by is null
+                for update skip locked;
                 if found then
                     perform agent.reelect(array[_group.group_key]);
                     freed := freed + 1;
@@ -170,20 +183,19 @@ begin
             return;
         end if;
     end loop;
-end
-$$;
+end $$;
 
 -- Whether a group has no head, or not the one that the rules say (agent.outranked). What became
 -- visible behind a head counts once a worker has had two minutes to sweep; else it counts at once.
 create or replace function agent.wrong_head(_group_key text) returns boolean
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _since timestamptz := (
         select coalesce(max(_now - interval '2 minutes'), '-infinity') from agent.worker as w
-        where w.died_at is null and agent.worker_alive(w.seen_at) and w.started_at < _now - interval '3 minutes');
+        where w.died_at is null and agent.worker_alive(w.seen_at)
+        and w.started_at < _now - interval '3 minutes');
     _claimable text[] := agent.claimable_kinds();
     _head agent.event;
 begin
@@ -192,23 +204,21 @@ begin
         return exists (select from agent.event where group_key = _group_key);
     elsif _head.vt <= _now and _head.claimed_by is null and not _head.retrying and exists (
         select from agent.event as m where m.group_key = _group_key and not m.head and m.claimed = '{}'
-        and m.vt <= least(_now, m.enqueued_at + interval '1 second') and (m.event_ts, m.id) < (_head.event_ts, _head.id)
+        and m.vt <= least(_now, m.enqueued_at + interval '1 second')
+        and (m.event_ts, m.id) < (_head.event_ts, _head.id)
         and (m.kind = any(_claimable) or _head.kind <> all(_claimable)))
     then
         return true;
     end if;
     _head.vt := case when _head.vt <= _now then least(_head.vt, _since) else _head.vt end;
     return agent.outranked(_head, _claimable, _since);
-end
-$$;
+end $$;
 
 -- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many
 -- it set right.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql volatile security definer
-set lock_timeout = '30ms'
-set enable_seqscan = off
-as $$
+set lock_timeout = '30ms' set enable_seqscan = off as $$
 declare
     _waiting agent.event;
     _living int4;
@@ -225,7 +235,8 @@ begin
         select count(*) into _living from agent.event where continuation_id = _waiting.id;
         if _living < _waiting.waits_for then
             begin
-                perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');
+                perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living])
+                    , 'cancelled');
                 _healed := _healed + 1;
             exception
                 when lock_not_available or deadlock_detected then
@@ -239,8 +250,7 @@ begin
         end if;
     end loop;
     return _healed;
-end
-$$;
+end $$;
 
 -- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and,
 -- where _by_age, events of _kinds that are too old, up to _limit of each. Returns how many it moved
@@ -249,11 +259,10 @@ $$;
 -- _max_attempts holds for events that neither have a maximum nor are of a kind that has one; null
 -- leaves those to others. Sweeps step over each other's locks.
 create or replace function agent.sweep_events
-( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null, _by_age boolean default true, _limit int4 default 1000
-, _mend boolean default true
+( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null
+, _by_age boolean default true, _limit int4 default 1000, _mend boolean default true
 ) returns int4
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 begin
     if _mend then
         perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit);
@@ -264,15 +273,13 @@ begin
     end if;
     return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
-end
-$$;
+end $$;
 
 -- Registers kinds that agent.kind lacks: their first insert left that to a transaction that rolled
 -- back. Records missing bands, as of rows that an owner inserted; removes surplus ones.
 create or replace function agent.sweep_kinds() returns void
 language plpgsql volatile security definer
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
 declare
     _lanes int4[];
     _found text[];
@@ -280,41 +287,50 @@ begin
     select array_agg(lane), array_agg(kind) into _lanes, _found
     from (
         with recursive found (lane, kind) as (
-            select lanes.lane, (select kind from agent.event where head and event.lane = lanes.lane order by kind limit 1)
+            select lanes.lane, (select kind from agent.event where head and event.lane = lanes.lane
+                order by kind limit 1)
             from (select nth::int2 from generate_series(-4, 59) as nth) as lanes (lane)
             union all
-            select lane, (select kind from agent.event where head and event.lane = found.lane and event.kind > found.kind order by kind limit 1)
+            select lane, (select kind from agent.event
+                where head and event.lane = found.lane and event.kind > found.kind order by kind limit 1)
             from found where found.kind is not null
         )
         select lane, kind from found where kind is not null
     ) as seen;
     -- Others are in no list: somebody wrote them by hand.
-    perform agent.register_kinds(array(select kind from unnest(_found) as kind where length(kind) between 1 and 200));
+    perform agent.register_kinds(array(select kind from unnest(_found) as kind
+            where length(kind) between 1 and 200));
     perform agent.use_band(given.kind, given.band)
-    from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind) where lane >= 0) as given;
+    from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind)
+        where lane >= 0) as given;
     perform agent.sweep_limits(_lanes, _found);
     if agent.take_turn('band') then
         delete from agent.band as b where b.workspace is null
-        and (exists (select from agent.band as kept where kept.kind = b.kind and kept.band = b.band and kept.workspace is null and kept.ctid < b.ctid)
+        and (exists (select from agent.band as kept
+                where kept.kind = b.kind and kept.band = b.band and kept.workspace is null
+                and kept.ctid < b.ctid)
             -- A band that a crowd needed, now empty.
-            or b.band > 3 and not exists (select from agent.band as used where used.kind = b.kind and used.band = b.band and used.workspace is not null)
-            and not exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.kind = b.kind and seen.lane >= 0 and agent.band_of(seen.lane) = b.band));
+            or b.band > 3 and not exists (select from agent.band as used
+                where used.kind = b.kind and used.band = b.band and used.workspace is not null)
+            and not exists (select from unnest(_lanes, _found) as seen (lane, kind)
+                where seen.kind = b.kind and seen.lane >= 0 and agent.band_of(seen.lane) = b.band));
     end if;
     -- Bands that a worker shared out and did not see to the end, as it died.
-    perform agent.share_kind(shared.kind) from (select distinct kind from agent.band where workspace is not null) as shared;
-end
-$$;
+    perform agent.share_kind(shared.kind)
+    from (select distinct kind from agent.band where workspace is not null) as shared;
+end $$;
 
 -- Moves to history, as expired, events that had _max_attempts attempts or more (or their own
 -- maximum or their kind's), and events that have been visible and unclaimed for longer than
 -- _max_vt_age. Never a live lease, a scheduled event or a paused kind. Returns how many. Stops
 -- after a second, or half the statement timeout: call it until it returns 0.
-create or replace function agent.delete_expired_events(_max_attempts int default 3, _max_vt_age interval default '1h') returns int8
-language plpgsql volatile security definer
-as $$
+create or replace function agent.delete_expired_events(_max_attempts int default 3
+    , _max_vt_age interval default '1h') returns int8
+language plpgsql volatile security definer as $$
 declare
     _timeout interval := current_setting('statement_timeout');
-    _until timestamptz := clock_timestamp() + least(interval '1 second', case when _timeout > interval '0' then _timeout / 2 end);
+    _until timestamptz := clock_timestamp() + least(interval '1 second'
+        , case when _timeout > interval '0' then _timeout / 2 end);
     _expired int8 := 0;
     _batch int4;
 begin
@@ -324,8 +340,7 @@ begin
         exit when _batch = 0 or clock_timestamp() >= _until;
     end loop;
     return _expired;
-end
-$$;
+end $$;
 
 -- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
 -- one event may be at fault, and the others go on without it.
@@ -337,15 +352,15 @@ return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
 -- lapse. Exhausted ones go to history. They remember _rescue: who found it out, and how. Skips
 -- locked rows, and rows that refuse it, with a warning. Returns how many.
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _now timestamptz := agent.clock();
     _rescued int4;
 begin
     begin
         update agent.event set vt = _now
-        , changes = agent.add_change(changes, jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by
+        , changes = agent.add_change(changes
+            , jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by
             , 'claim', array_upper(claimed, 1)) || _rescue)
         where id in (
             select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now
@@ -367,8 +382,7 @@ begin
         perform pg_notify('agent_event', '');
     end if;
     return _rescued;
-end
-$$;
+end $$;
 
 -- Ends the claims without a heartbeat for _dead_for: their worker hangs, or has lost the network.
 -- It takes a claim for lost after as long (surelane.events.DEAD_FOR), so none works on it. Claims
@@ -378,17 +392,18 @@ language sql volatile security definer
 set enable_seqscan = off
 return agent.end_claims(array(
         select id from agent.event
-        where attempts > 0 and vt > (select agent.clock()) and claimed_by is not null and heartbeat_at < (select agent.clock()) - _dead_for)
+        where attempts > 0 and vt > (select agent.clock()) and claimed_by is not null
+        and heartbeat_at < (select agent.clock()) - _dead_for)
     , jsonb_build_object('silent_for', extract(epoch from _dead_for)));
 
 -- Takes a worker for dead whose session has been gone for _lost_for, and ends its claims, at the
 -- word of worker _by. Does nothing where that session is open, or the worker has opened another.
 -- Returns how many claims it ended and how many are left locked: call it again. Where no worker was
 -- left to see the death, it counts from when the silence would have shown it.
-create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
+create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text
+    , out rescued int4, out remaining int4)
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _died_at timestamptz;
@@ -406,28 +421,32 @@ begin
     remaining := cardinality(_ids) - rescued;
     -- Others look until then. Where its row is locked its events do not wait.
     update agent.worker set died_at = _died_at where remaining = 0
-    and name in (select name from agent.worker where name = _name and session = _session and died_at is null for update skip locked);
-end
-$$;
+    and name in (select name from agent.worker where name = _name and session = _session and died_at is null
+        for update skip locked);
+end $$;
 
 -- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
 -- all until a moment, by default now, except _ids; and those from before the clock went back. The
 -- worker calls it over a new connection, and again with the moment returned. Skips locked events.
 create or replace function agent.release_unknown
-( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz, out released int4)
+( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz
+, out released int4)
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _unknown int8[];
     _unknown_claims int4[];
 begin
     before := coalesce(_before, agent.clock());
-    select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}') into _unknown, _unknown_claims
+    select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}')
+    into _unknown, _unknown_claims
     from agent.event as e
-    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and (e.claimed[array_upper(e.claimed, 1)] <= before or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 minute')
-    and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim from unnest(_ids, _claims) as known (id, claim));
+    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name
+    and (e.claimed[array_upper(e.claimed, 1)] <= before
+        or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 minute')
+    and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim
+        from unnest(_ids, _claims) as known (id, claim));
     released := (
-        select count(*) from agent.settle(_unknown, _unknown_claims, array_fill('release'::text, array[cardinality(_unknown)])) where answer = 'done');
-end
-$$;
+        select count(*) from agent.settle(_unknown, _unknown_claims
+            , array_fill('release'::text, array[cardinality(_unknown)])) where answer = 'done');
+end $$;

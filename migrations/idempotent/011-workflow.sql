@@ -19,15 +19,16 @@
 -- _outcome is not completed. The youngest first, as its end counts off an older one: all lock inner
 -- continuations before outer ones.
 create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _ended record;
     _waiting agent.event;
 begin
-    for _ended in select id, count(*)::int4 as children from unnest(_continuations) as id group by id order by id desc loop
+    for _ended in select id, count(*)::int4 as children from unnest(_continuations) as id group by id
+        order by id desc loop
         perform agent.hold_group((select group_key from agent.event where id = _ended.id));
-        update agent.event set waits_for = greatest(waits_for - _ended.children, 0) where id = _ended.id and waits_for > 0 returning * into _waiting;
+        update agent.event set waits_for = greatest(waits_for - _ended.children, 0)
+        where id = _ended.id and waits_for > 0 returning * into _waiting;
         continue when not found;
         if _waiting.fails_with_children and _outcome <> 'completed' then
             perform agent.archive_events(array[_waiting.id], 'failed', 'child_' || _outcome);
@@ -38,8 +39,7 @@ begin
             perform pg_notify('agent_event', '');
         end if;
     end loop;
-end
-$$;
+end $$;
 
 -- The change of an event that says whose child it is, for a handler that awaits it: an array of one
 -- {"action": "child of", "id", "name"}; otherwise an empty one. name is that of the parent's wait.
@@ -51,24 +51,24 @@ return jsonb_path_query_array(_changes, '$[*] ? (@.action == "child of")');
 -- Other events are left.
 create or replace function agent.if_failed(_changes jsonb) returns text
 language sql immutable parallel safe
-return case when agent.child_of(_changes) = '[]' then 'leave' else coalesce(agent.child_of(_changes) #>> '{0,if_failed}', 'cancel') end;
+return case when agent.child_of(_changes) = '[]' then 'leave'
+    else coalesce(agent.child_of(_changes) #>> '{0,if_failed}', 'cancel') end;
 
 -- How a child ended, as the value of the signal to its parent.
 create or replace function agent.child_end(_child agent.event_hist) returns json
 language sql stable
-return json_build_object('id', _child.id, 'kind', agent.base_kind(_child.kind, _child.notes), 'key', _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
+return json_build_object('id', _child.id, 'kind', agent.base_kind(_child.kind, _child.notes), 'key'
+    , _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
     , 'error', (_child.errors -> -1) - 'traceback', 'result', _child.result);
 
 -- Sends the end of a child to its parent, if that lives.
 create or replace function agent.event_hist_child() returns trigger
-language plpgsql security definer
-as $$
+language plpgsql security definer as $$
 begin
-    perform agent.send_signal(new.continuation_id, agent.child_of(new.changes) #>> '{0,name}', agent.child_end(new), false
-        , coalesce(new.item_key, new.id::text));
+    perform agent.send_signal(new.continuation_id, agent.child_of(new.changes) #>> '{0,name}'
+        , agent.child_end(new), false, coalesce(new.item_key, new.id::text));
     return null;
-end
-$$;
+end $$;
 
 -- The triggers of queue and history, each created once: doing it again would keep inserts waiting
 -- until the migration ends. A question is a reply in a step, so its note has the step's name.
@@ -82,22 +82,29 @@ begin
                 , 'for each row when (new.kind is null or new.lane is null or new.head is null)')
             , ('trigger', 'event_parked', 'before insert on agent.event', 'for each row when (new.lane < 0)')
             , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
-            , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
-            , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
+            , ('constraint trigger', 'member_joins', 'after insert on agent.event'
+                , 'deferrable initially deferred for each row when (not new.head)')
+            , ('trigger', 'event_deleted', 'after delete on agent.event'
+                , 'for each row when (old.head and old.group_key is not null)')
             , ('trigger', 'event_hist_outlier', 'before insert on agent.event_hist'
-                , $$for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days')$$)
-            , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
+                , $$for each row
+                when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days')$$)
+            , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row
+                when (new.outcome in ('failed', 'expired')
                 and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
             , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
                 , $$for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
-                or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
+                or jsonb_path_exists(new.notes
+                    , '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
             , ('trigger', 'event_hist_child', 'after insert on agent.event_hist'
-                , $$for each row when (new.continuation_id is not null and new.changes @> '[{"action": "child of"}]')$$)
+                , $$for each row when (new.continuation_id is not null
+                    and new.changes @> '[{"action": "child of"}]')$$)
         ) as known (sort, name, moment, rows)
-        where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
+        where not exists (select from pg_trigger
+            where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
     loop
-        execute format('create %s %I %s %s execute function agent.%I()', _missing.sort, _missing.name, _missing.moment, _missing.rows
-            , replace(_missing.name, 'event_hist_outlier', 'note_outlier'));
+        execute format('create %s %I %s %s execute function agent.%I()', _missing.sort, _missing.name
+            , _missing.moment, _missing.rows, replace(_missing.name, 'event_hist_outlier', 'note_outlier'));
     end loop;
 end
 $do$;
@@ -109,18 +116,18 @@ $do$;
 -- that name. Answers as take_signal.
 drop function if exists agent.run_child(int8, int4, text, text, jsonb, boolean);
 create or replace function agent.run_child
-( _id int8, _claim int4, _name text, _arguments text, _job jsonb, _in_order boolean default false, _if_failed text default 'cancel'
-, out answer text, out signal json)
+( _id int8, _claim int4, _name text, _arguments text, _job jsonb, _in_order boolean default false
+, _if_failed text default 'cancel', out answer text, out signal json)
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _held agent.event;
     _child agent.event := agent.given_job(_job);
     _past agent.event_hist;
     _added record;
 begin
-    select taken.answer, taken.signal into answer, signal from agent.take_signal(_id, _claim, _name, 1, null) as taken;
+    select taken.answer, taken.signal into answer, signal
+    from agent.take_signal(_id, _claim, _name, 1, null) as taken;
     if answer <> 'pending' then
         return;
     end if;
@@ -129,18 +136,23 @@ begin
         answer := 'busy'; -- its handler is being stopped, and the children have been
         return;
     end if;
-    _child.item_key := agent.bounded_key(coalesce(_held.item_key, _id::text) || ':' || substr(_name, length('child ') + 1));
+    _child.item_key := agent.bounded_key(coalesce(_held.item_key, _id::text) || ':'
+        || substr(_name, length('child ') + 1));
     if exists (select from agent.step as s where s.event_id = _id and s.name = _name and s.nth = 1) then
         if exists (select from agent.event where item_key = _child.item_key and continuation_id = _id)
-        or exists (select from agent.event where continuation_id = _id and agent.child_of(changes) #>> '{0,name}' = _name) then
+        or exists (select from agent.event
+            where continuation_id = _id and agent.child_of(changes) #>> '{0,name}' = _name) then
             return;
         end if;
         select * into _past from agent.event_hist
-        where continuation_id = _id and outcome = 'completed' and agent.child_of(changes) #>> '{0,name}' = _name
+        where continuation_id = _id and outcome = 'completed'
+        and agent.child_of(changes) #>> '{0,name}' = _name
         order by finished_at desc limit 1;
         if found then
-            perform agent.send_signal(_id, _name, agent.child_end(_past), false, coalesce(_past.item_key, _past.id::text));
-            select taken.answer, taken.signal into answer, signal from agent.take_signal(_id, _claim, _name, 1, null) as taken;
+            perform agent.send_signal(_id, _name, agent.child_end(_past), false
+                , coalesce(_past.item_key, _past.id::text));
+            select taken.answer, taken.signal into answer, signal
+            from agent.take_signal(_id, _claim, _name, 1, null) as taken;
             return;
         end if;
     end if;
@@ -148,22 +160,23 @@ begin
     _child.changes := coalesce(_child.changes, '[]') || jsonb_build_array(jsonb_build_object(
         'action', 'child of', 'at', agent.clock(), 'id', _id, 'name', _name, 'if_failed', _if_failed));
     _added := agent.add_event(_child, true, false);
-    if _added.duplicate and not exists (select from agent.event where id = _added.id and continuation_id = _id) then
-        raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
+    if _added.duplicate and not exists (select from agent.event
+        where id = _added.id and continuation_id = _id) then
+        raise unique_violation using message = format('a child under item key %L is in the queue already'
+            , _child.item_key);
     end if;
     insert into agent.step (event_id, name, nth, sort, event_ts, arguments, attempt, started_at, in_order)
     values (_id, _name, 1, 'wait', _held.event_ts, _arguments, _held.attempts, agent.clock(), _in_order)
     on conflict do nothing;
     -- That it has children at all shows operators its tree.
-    update agent.event set waits_for = coalesce(waits_for, 0), attempts = least(attempts, 1) where id = _id and (waits_for is null or attempts > 1);
-end
-$$;
+    update agent.event set waits_for = coalesce(waits_for, 0), attempts = least(attempts, 1)
+    where id = _id and (waits_for is null or attempts > 1);
+end $$;
 
 -- The live children of a handler that end before its undos begin: all but those that are left.
 create or replace function agent.live_children(_id int8) returns table (id int8, name text, if_failed text)
 language sql stable security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
     select e.id, agent.child_of(e.changes) #>> '{0,name}', agent.if_failed(e.changes)
     from agent.event as e where e.continuation_id = _id and agent.if_failed(e.changes) <> 'leave'
 $$;
@@ -173,37 +186,38 @@ $$;
 -- the claim no longer stands. It locks no parent: an end of a child does.
 create or replace function agent.end_children(_id int8, _claim int4) returns text[]
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
     if agent.unheld(_id, _claim) = 'stale' then
         return null;
     end if;
-    perform agent.cancel_jobs(array(select c.id from agent.live_children(_id) as c where c.if_failed = 'cancel')
+    perform agent.cancel_jobs(array(select c.id from agent.live_children(_id) as c
+            where c.if_failed = 'cancel')
         , null, 'event ' || _id || ' has failed, or was cancelled');
     return array(select c.name from agent.live_children(_id) as c order by c.id);
-end
-$$;
+end $$;
 
 -- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have
 -- ended, however they did. {"fails_with_children": true} on the continuation makes it end as failed
 -- with the first child that does not complete. Returns the continuation's id.
 -- _continues: the continuation that waits for this one, too. No program may call it: it would end
 -- others' workflows.
-create or replace function agent.start_workflow(_children jsonb, _continuation jsonb, _continues int8) returns int8
-language plpgsql volatile security definer
-as $$
+create or replace function agent.start_workflow(_children jsonb, _continuation jsonb
+    , _continues int8) returns int8
+language plpgsql volatile security definer as $$
 declare
     _waiting agent.event := agent.given_job(_continuation);
     _child agent.event;
     _given record;
     _id int8;
     -- Taken beforehand: children are added in the order of their keys, but known by theirs.
-    _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, jsonb_array_length(_children)));
+    _ids int8[] := array(select nextval('agent.event_id_seq')
+        from generate_series(1, jsonb_array_length(_children)));
 begin
     -- 50,000 took 47 s, and a statement of a service has 30.
     if cardinality(_ids) > 10000 then
-        raise invalid_parameter_value using message = format('a fan-out has at most 10000 children, not %s', cardinality(_ids))
+        raise invalid_parameter_value using message = format('a fan-out has at most 10000 children, not %s'
+            , cardinality(_ids))
         , hint = 'Let some children start others.';
     end if;
     _waiting.continuation_id := _continues;
@@ -214,12 +228,15 @@ begin
     end if;
     select added.id into _id from agent.add_event(_waiting, true, false) as added where not added.duplicate;
     if _id is null then
-        raise unique_violation using message = format('a continuation under item key %L is in the queue already', _waiting.item_key);
+        raise unique_violation
+            using message = format('a continuation under item key %L is in the queue already'
+            , _waiting.item_key);
     end if;
     for _given in
         -- Read as they were given: so they get their times.
         select read.job, read.nth
-        from (select agent.given_job(g.job) as job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)) as read
+        from (select agent.given_job(g.job) as job, g.nth
+            from jsonb_array_elements(_children) with ordinality as g (job, nth)) as read
         order by (read.job).group_key, (read.job).item_key, read.nth
     loop
         _child := _given.job;
@@ -227,13 +244,13 @@ begin
         _child.continuation_id := _id;
         _child.dedupe_key := null;
         if (select added.duplicate from agent.add_event(_child, true, false) as added) then
-            raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
+            raise unique_violation using message = format('a child under item key %L is in the queue already'
+                , _child.item_key);
         end if;
     end loop;
     perform agent.lead_with_first(_ids);
     return _id;
-end
-$$;
+end $$;
 
 -- The same for a program, whose continuation no other one waits for. The third parameter of 1.0 is
 -- gone: it took any event's id.
@@ -249,19 +266,19 @@ as $$ select agent.start_workflow(_children, _continuation, null) $$;
 -- events its signals were encrypted.
 create or replace function agent.continue_anew(_id int8, _payload jsonb) returns void
 language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _new agent.event;
     _sent int8[] := array(
-        select s.id from agent.signal as s where s.event_id = _id and s.taken_by is null and s.name !~ ':[0-9]+$');
+        select s.id from agent.signal as s
+        where s.event_id = _id and s.taken_by is null and s.name !~ ':[0-9]+$');
     _sealed_for int8[];
 begin
     select * into strict _new from agent.event where id = _id;
     _sealed_for := array(
-        select jsonb_path_query(_new.changes, '$[*] ? (@.action == "continuation of").signals_of[*]')::int8 where _sent <> '{}'
+        select jsonb_path_query(_new.changes, '$[*] ? (@.action == "continuation of").signals_of[*]')::int8
+        where _sent <> '{}'
         union select _id from agent.signal as s where s.id = any(_sent) and s.sent_at >= _new.enqueued_at);
     _new.id := nextval('agent.event_id_seq');
     _new.kind := agent.base_kind(_new.kind, _new.notes);
@@ -270,7 +287,8 @@ begin
     where id = _id;
     perform agent.archive_events(array[_id], 'completed');
     _new.vt := _now;
-    _new.event_ts := least(_now, (select min(event_ts) - interval '1 microsecond' from agent.event where group_key = _new.group_key));
+    _new.event_ts := least(_now, (select min(event_ts) - interval '1 microsecond' from agent.event
+            where group_key = _new.group_key));
     _new.event := _payload;
     _new.claimed := '{}';
     _new.enqueued_at := _now;
@@ -279,16 +297,18 @@ begin
     _new.dedupe_key := null;
     _new.waits_for := null;
     _new.fails_with_children := false;
-    _new.changes := case when _new.changes #> '{0,limit_key}' is null then '[]' else jsonb_build_array(_new.changes -> 0) end
+    _new.changes := case when _new.changes #> '{0,limit_key}' is null then '[]'
+        else jsonb_build_array(_new.changes -> 0) end
         || agent.child_of(_new.changes) || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
-            'action', 'continuation of', 'at', _now, 'id', _id, 'signals_of', case when _sealed_for <> '{}' then to_jsonb(_sealed_for) end)));
+            'action', 'continuation of', 'at', _now, 'id', _id, 'signals_of'
+                , case when _sealed_for <> '{}' then to_jsonb(_sealed_for) end)));
     perform agent.add_event(_new, true, false);
     update agent.signal set event_id = _new.id where id = any(_sent);
     -- The end has made the next member the head. Held ones stay until their worker gives them back.
     perform agent.reelect(array[group_key]) from agent.event as n
-    where id = _new.id and not head and exists (select from agent.event as h where h.group_key = n.group_key and h.head and h.claimed_by is null);
-end
-$$;
+    where id = _new.id and not head and exists (select from agent.event as h
+        where h.group_key = n.group_key and h.head and h.claimed_by is null);
+end $$;
 
 -- Completes a claim and starts its children and their continuation at once, fenced: they start
 -- once. The continuation takes the event's place: what waited for the event waits for it. Busy also
@@ -296,8 +316,7 @@ $$;
 -- successor's. Returns the id if it was settled.
 create or replace function agent.settle_fanned_out(_id int8, _claim int4, _fan jsonb) returns int8[]
 language plpgsql volatile security definer
-set lock_timeout = '100ms'
-as $$
+set lock_timeout = '100ms' as $$
 declare
     _held int8[];
     _continues int8;
@@ -313,7 +332,8 @@ begin
         _continuation := agent.start_workflow(_fan -> 'children', _fan -> 'continuation', _continues);
         -- Each of the two knows the other: operators find the workflow from any event of it.
         update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
-            'action', 'fanned out', 'at', agent.clock(), 'id', _continuation, 'children', jsonb_array_length(_fan -> 'children')))
+            'action', 'fanned out', 'at', agent.clock(), 'id', _continuation, 'children'
+                , jsonb_array_length(_fan -> 'children')))
         where id = _id;
         update agent.event set changes = agent.add_change(
             changes || (select agent.child_of(e.changes) from agent.event as e where e.id = _id)
@@ -324,38 +344,35 @@ begin
         set constraints agent.member_joins immediate;
     end if;
     return _held;
-end
-$$;
+end $$;
 
 -- The first event that an event runs again, directly or through others, by its changes; null: none.
 create or replace function agent.rerun_first(_changes jsonb) returns int8
 language sql immutable parallel safe
-return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
+return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change
+    where change ->> 'action' = 'replay of' limit 1);
 
 -- The children of a continuation and how they ended, in the order they were started. A continuation
 -- that runs another one again has those of the first event.
 create or replace function agent.children(_continuation_id int8)
-returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text, error text)
+returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text
+    , error text)
 language plpgsql stable security definer
-set jit = off
-as $$
+set jit = off as $$
 declare
     _first int8 := coalesce(agent.rerun_first((agent.job_of(_continuation_id)).changes), _continuation_id);
 begin
     return query
     select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error
     from agent.job as j where j.continuation_id = _first order by j.id;
-end
-$$;
+end $$;
 
 -- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done';
 -- 'running' when its attempt has not parked it yet, or another transaction has locked it for half a
 -- second (try again); or 'unknown': it awaits nothing, or its deadline has passed.
 create or replace function agent.answer_event(_id int8, _result jsonb) returns text
 language plpgsql volatile security definer
-set lock_timeout = '500ms'
-set enable_seqscan = off
-as $$
+set lock_timeout = '500ms' set enable_seqscan = off as $$
 declare
     _found agent.event;
 begin
@@ -372,14 +389,14 @@ begin
     return 'done';
 exception when lock_not_available or deadlock_detected then
     return 'running';
-end
-$$;
+end $$;
 
 -- As answer_event, for a caller that may answer only what was dispatched to these remote agents.
 create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
 language sql volatile security definer
 set enable_seqscan = off
-return case when exists (select from agent.event where id = _id and kind = 'dispatch-execute' and event ->> 'agent' = any(_agents))
+return case when exists (select from agent.event
+        where id = _id and kind = 'dispatch-execute' and event ->> 'agent' = any(_agents))
     then agent.answer_event(_id, _result) else 'unknown' end;
 
 -- What operators see of a workflow's event: a row of its tree. continues: the event that fanned
@@ -388,10 +405,12 @@ return case when exists (select from agent.event where id = _id and kind = 'disp
 create or replace function agent.workflow_event(_job agent.job) returns jsonb
 language sql stable security definer
 return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts
-    , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
+    , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at'
+    , case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
     , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', _job.errors -> -1 ->> 'type'
     , 'continuation_id', _job.continuation_id
-    , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
+    , 'waits_for', _job.waits_for, 'continues'
+    , jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
     , 'first', agent.rerun_first(_job.changes));
 
 -- Adds children to rows of a tree: how many events a continuation waits for or waited for, by
@@ -399,18 +418,19 @@ return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.statu
 -- from which on the children came, by which history's chunks are found.
 create or replace function agent.with_children(_rows jsonb[], _most int4) returns setof jsonb
 language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
-as $$
+set plan_cache_mode = force_custom_plan set enable_seqscan = off as $$
 declare
     _from timestamptz := (
-        select min(case when r ->> 'first' is null then (r ->> 'enqueued_at')::timestamptz - interval '1 hour' else '-infinity' end)
+        select min(case when r ->> 'first' is null then (r ->> 'enqueued_at')::timestamptz - interval '1 hour'
+                else '-infinity' end)
         from unnest(_rows) as r where r ->> 'waits_for' is not null);
 begin
     return query
-    select given.r || jsonb_build_object('children', case when given.r ->> 'waits_for' is not null then coalesce(counted.children, '{}') end)
+    select given.r || jsonb_build_object('children'
+        , case when given.r ->> 'waits_for' is not null then coalesce(counted.children, '{}') end)
     from unnest(_rows) with ordinality as given (r, nth)
-    cross join lateral (select coalesce(given.r ->> 'first', given.r ->> 'id')::int8 as id where given.r ->> 'waits_for' is not null
+    cross join lateral (select coalesce(given.r ->> 'first', given.r ->> 'id')::int8 as id
+        where given.r ->> 'waits_for' is not null
         union all select null where given.r ->> 'waits_for' is null) as parent
     cross join lateral (
         select jsonb_object_agg(s.status, s.events) as children
@@ -419,20 +439,19 @@ begin
             from (
                 (select l.status from agent.live_job as l where l.continuation_id = parent.id limit _most)
                 union all
-                (select h.status from agent.ended_job as h where h.continuation_id = parent.id and h.event_ts >= _from limit _most)
+                (select h.status from agent.ended_job as h
+                where h.continuation_id = parent.id and h.event_ts >= _from limit _most)
             ) as c
             group by c.status
         ) as s
     ) as counted
     order by given.nth;
-end
-$$;
+end $$;
 
 -- An event, live or the last that ended under this id.
 create or replace function agent.job_of(_id int8) returns agent.job
 language plpgsql stable security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _found agent.job;
 begin
@@ -441,15 +460,13 @@ begin
         select * into _found from agent.ended_job as h where h.id = _id order by h.finished_at desc limit 1;
     end if;
     return _found;
-end
-$$;
+end $$;
 
 -- An event as a row of its workflow's tree, with the continuations that wait for its end: path, the
 -- outermost first. It has at most 50. Of an event that fanned out: its continuation's row.
 create or replace function agent.workflow(_id int8) returns jsonb
 language plpgsql stable security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _job agent.job := agent.job_of(_id);
     _fanned int8 := (jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "fanned out").id'))::int8;
@@ -466,24 +483,23 @@ begin
     while _job.continuation_id is not null and jsonb_array_length(_path) < 50 loop
         _job := agent.job_of(_job.continuation_id);
         exit when _job.id is null;
-        _path := jsonb_build_array(jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'item_key', _job.item_key)) || _path;
+        _path := jsonb_build_array(jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status
+                , 'item_key', _job.item_key)) || _path;
     end loop;
     return _row || jsonb_build_object('path', _path);
-end
-$$;
+end $$;
 
 -- A page of the tree's rows below an event: of higher ids than _after, in the order they were
 -- stored. An event that runs another one again has the first event's. They come no earlier than the
 -- event was stored, by which history's chunks are found; one that runs another again is younger.
 create or replace function agent.workflow_below(_id int8, _after int8, _limit int4) returns setof jsonb
 language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
-as $$
+set plan_cache_mode = force_custom_plan set enable_seqscan = off as $$
 declare
     _job agent.job := agent.job_of(_id);
     _first int8 := agent.rerun_first(_job.changes);
-    _from timestamptz := case when _first is null then _job.enqueued_at - interval '1 hour' else '-infinity' end;
+    _from timestamptz := case when _first is null then _job.enqueued_at - interval '1 hour'
+        else '-infinity' end;
     _most int4 := least(greatest(_limit, 1), 500);
 begin
     if _job.waits_for is null then
@@ -494,22 +510,22 @@ begin
     return query
     select * from agent.with_children(array(
         select agent.workflow_event(row(b.*)::agent.job) from (
-            (select * from agent.live_job as l where l.continuation_id = _first and l.id > _after order by l.id limit _most)
+            (select * from agent.live_job as l where l.continuation_id = _first and l.id > _after
+            order by l.id limit _most)
             union all
-            (select * from agent.ended_job as h where h.continuation_id = _first and h.event_ts >= _from and h.id > _after order by h.id limit _most)
+            (select * from agent.ended_job as h
+            where h.continuation_id = _first and h.event_ts >= _from and h.id > _after order by h.id
+            limit _most)
         ) as b order by b.id limit _most), 200);
-end
-$$;
+end $$;
 
 -- A page of workflows, newest first, as rows of their trees' roots: live ones by id, then those
 -- that ended in the last 30 days. The next page begins after the last row of this one: _after_id,
 -- and for an ended row its finished_at as _after.
-create or replace function agent.list_workflows(_after timestamptz, _after_id int8, _limit int4) returns setof jsonb
+create or replace function agent.list_workflows(_after timestamptz, _after_id int8
+    , _limit int4) returns setof jsonb
 language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
+set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
     _left int4 := least(greatest(_limit, 1), 200);
     _rows jsonb[] := '{}';
@@ -528,9 +544,9 @@ begin
         _rows := _rows || array(
             select agent.workflow_event(row(e.*)::agent.job) from agent.ended_job as e
             where e.waits_for is not null and e.continuation_id is null
-            and e.finished_at >= _from and e.event_ts >= _first and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
+            and e.finished_at >= _from and e.event_ts >= _first
+            and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
             order by e.finished_at desc, e.id desc limit _left - cardinality(_rows));
     end if;
     return query select * from agent.with_children(_rows, 1000);
-end
-$$;
+end $$;

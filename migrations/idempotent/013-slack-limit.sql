@@ -10,8 +10,7 @@
 -- transaction has locked it. It may wait for an insert, so callers set lock_timeout.
 create or replace function agent.lock_slack_limit(_name text, _now timestamptz) returns timestamptz[]
 language plpgsql volatile
-set jit = off
-as $$
+set jit = off as $$
 declare
     _busy timestamptz[];
 begin
@@ -22,12 +21,13 @@ begin
             -- Delete limits without recent calls: about as many as are added.
             delete from agent.slack_limit where name in (
                 select name from agent.slack_limit
-                where name <> _name and coalesce(busy[cardinality(busy)], '-infinity') < _now - interval '1 minute' limit 50 for update skip locked);
+                where name <> _name and coalesce(busy[cardinality(busy)]
+                    , '-infinity') < _now - interval '1 minute' limit 50 for update skip locked);
         end if;
     end if;
-    return case when _busy is not null then array(select ends from unnest(_busy) as b (ends) where ends > _now order by ends) end;
-end
-$$;
+    return case when _busy is not null then array(select ends from unnest(_busy) as b (ends) where ends > _now
+            order by ends) end;
+end $$;
 
 -- Lease calls of several limits at once. The arrays have an element per limit: its name, the calls
 -- that it allows in a window, the window in seconds, the wanted calls, the spare calls, and the
@@ -37,12 +37,11 @@ $$;
 -- the seconds until the first call that was not leased (null: all were); and the number of live
 -- workers. If another transaction has locked a limit, it has no row: ask again.
 create or replace function agent.lease_slack_calls
-( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[], _within float8
+( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[]
+, _within float8
 ) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)
 language plpgsql volatile security definer
-set lock_timeout = '200ms'
-set jit = off
-as $$
+set lock_timeout = '200ms' set jit = off as $$
 declare
     _now timestamptz := agent.clock();
     _asked record;
@@ -50,9 +49,11 @@ declare
     _at timestamptz;
     _ends timestamptz;
 begin
-    workers := (select count(*) from agent.worker as w where w.died_at is null and agent.worker_alive(w.seen_at));
+    workers := (select count(*) from agent.worker as w
+        where w.died_at is null and agent.worker_alive(w.seen_at));
     for _asked in
-        select * from unnest(_names, _calls, _windows, _wanted, _spare, _keep) with ordinality as a (name, calls, seconds, wanted, spare, keep, ordinal)
+        select * from unnest(_names, _calls, _windows, _wanted, _spare, _keep) with ordinality as a (name
+            , calls, seconds, wanted, spare, keep, ordinal)
         order by a.name
     loop
         _busy := agent.lock_slack_limit(_asked.name, _now);
@@ -80,25 +81,23 @@ begin
         update agent.slack_limit set busy = _busy where name = _asked.name;
         return next;
     end loop;
-end
-$$;
+end $$;
 
 -- Record that Slack refused a leased call: no call of this limit begins for so many seconds, and
 -- then one after the other at the limit's rate. False: another transaction has locked the row.
-create or replace function agent.delay_slack_calls(_name text, _calls int4, _window float8, _for float8) returns boolean
+create or replace function agent.delay_slack_calls(_name text, _calls int4, _window float8
+    , _for float8) returns boolean
 language plpgsql volatile security definer
-set lock_timeout = '200ms'
-set jit = off
-as $$
+set lock_timeout = '200ms' set jit = off as $$
 declare
     _now timestamptz := agent.clock();
     _busy timestamptz[] := agent.lock_slack_limit(_name, _now);
 begin
     update agent.slack_limit
     set busy = array(
-        select greatest(_busy[cardinality(_busy) - _calls + place], _now + (_for + _window * (place - 1) / _calls) * interval '1 second')
+        select greatest(_busy[cardinality(_busy) - _calls + place]
+            , _now + (_for + _window * (place - 1) / _calls) * interval '1 second')
         from generate_series(1, _calls) as p (place) order by 1)
     where name = _name and _busy is not null;
     return found;
-end
-$$;
+end $$;

@@ -20,8 +20,7 @@ as $$ select v.version::text, v.min_compatible::text from agent.version as v $$;
 -- The server's system identifier, its timeline, and the newest one that it was told of: a server
 -- below that was the primary before a failover. Null on a standby, or if hidden.
 create or replace function agent.own_timeline(out system_identifier int8, out timeline int4, out newest int4)
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 begin
     if pg_is_in_recovery() then
         return;
@@ -33,13 +32,11 @@ begin
         return;
     end;
     newest := agent.note_timeline(system_identifier, timeline);
-end
-$$;
+end $$;
 
 -- Keeps and returns a server's newest timeline: so a service tells the former primary, and others.
 create or replace function agent.note_timeline(_system_identifier int8, _timeline int4) returns int4
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _newest int4 := (select newest from agent.timeline where system_identifier = _system_identifier);
 begin
@@ -47,10 +44,10 @@ begin
         return greatest(_timeline, _newest);
     end if;
     insert into agent.timeline as t values (_system_identifier, _timeline)
-    on conflict (system_identifier) do update set newest = greatest(t.newest, excluded.newest) returning t.newest into _newest;
+    on conflict (system_identifier) do update set newest = greatest(t.newest, excluded.newest)
+    returning t.newest into _newest;
     return _newest;
-end
-$$;
+end $$;
 
 -- Whether a worker that last announced itself at that time counts as alive.
 create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
@@ -71,24 +68,29 @@ set jit = off
 return array(
     select l.objid::int8::int4 from pg_locks as l
     where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
-    and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid is distinct from _but
-    and exists (select from pg_stat_get_activity(l.pid) as a where has_function_privilege(a.usesysid, 'agent.open_session(text, text, boolean)', 'execute')));
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+    and l.pid is distinct from _but
+    and exists (select from pg_stat_get_activity(l.pid) as a
+        where has_function_privilege(a.usesysid, 'agent.open_session(text, text, boolean)', 'execute')));
 
 -- The queue's advisory locks that sessions of other roles have, by session. The queue goes on
 -- without them, but more slowly: wake-ups wait for polls, for example.
-create or replace function agent.foreign_locks() returns table (pid int4, application text, role text, what text)
+create or replace function agent.foreign_locks() returns table (pid int4, application text, role text
+    , what text)
 language sql volatile security definer
-set jit = off
-as $$
+set jit = off as $$
     select l.pid, a.application_name, a.usename::text, string_agg(distinct known.what, ', ')
     from pg_locks as l join pg_stat_activity as a on a.pid = l.pid
     join (
         select 2 as sub, agent.session_class()::int8 as key, 'a session of a worker' as what
         union all select 1, agent.heartbeat_lock(), 'heartbeats'
         union all select 1, 31321898691465844, 'migrations'
-        union all select 1, agent.position_lock(w.kinds, place), 'positions' from agent.worker as w cross join generate_series(0, 1) as place
-    ) as known on known.sub = l.objsubid and known.key = case l.objsubid when 2 then l.classid::int8 else l.classid::int8 << 32 | l.objid::int8 end
-    where l.locktype = 'advisory' and l.granted and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+        union all select 1, agent.position_lock(w.kinds, place), 'positions' from agent.worker as w
+        cross join generate_series(0, 1) as place
+    ) as known on known.sub = l.objsubid and known.key = case l.objsubid when 2 then l.classid::int8
+        else l.classid::int8 << 32 | l.objid::int8 end
+    where l.locktype = 'advisory' and l.granted
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database())
     and not has_function_privilege(a.usesysid, 'agent.open_session(text, text, boolean)', 'execute')
     group by l.pid, a.application_name, a.usename
 $$;
@@ -103,46 +105,51 @@ $$;
 -- call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
-set lock_timeout = '100ms'
-as $$
+set lock_timeout = '100ms' as $$
 declare
     _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
     -- Without a heartbeat for 90 seconds its session is left over, on a connection that was lost.
     if _starts and exists (
-        select from agent.worker as w where w.name = _name and w.died_at is null and agent.worker_alive(w.seen_at)
-        and w.session <> coalesce(_session, -1) and w.session = any(agent.open_sessions(pg_backend_pid()))) then
+        select from agent.worker as w where w.name = _name and w.died_at is null
+        and agent.worker_alive(w.seen_at)
+        and w.session <> coalesce(_session, -1) and w.session = any(agent.open_sessions(pg_backend_pid())))
+        then
         raise object_in_use using message = format(
-            'another process works under the name %s: give each worker a SURELANE_WORKER_NAME of its own, or none', _name);
+            'another process works under the name %s: give each worker a SURELANE_WORKER_NAME of its own'
+            ', or none', _name);
     end if;
     if _session is null then
         loop
             -- A new key, which no other login could have locked beforehand.
             _session := floor(random() * 2147483648)::int4;
-            exit when not exists (select from agent.worker where session = _session) and pg_try_advisory_lock_shared(agent.session_class(), _session);
+            exit when not exists (select from agent.worker where session = _session)
+                and pg_try_advisory_lock_shared(agent.session_class(), _session);
         end loop;
         perform set_config('surelane.session', _session::text, false);
     end if;
     begin
         if _starts then
-            perform set_config('surelane.locked', (agent.rescue_worker(_name, (select session from agent.worker where name = _name), interval '0', _name)).remaining::text, false);
-            insert into agent.worker (name, kinds, version) values (_name, '{}', _version) on conflict (name) do nothing;
+            perform set_config('surelane.locked'
+                , (agent.rescue_worker(_name, (select session from agent.worker where name = _name)
+                    , interval '0', _name)).remaining::text, false);
+            insert into agent.worker (name, kinds, version) values (_name, '{}', _version) on conflict (name)
+            do nothing;
         end if;
         -- A forgotten worker has no row: it announces itself again, with its session.
-        update agent.worker set session = _session, died_at = null, seen_at = agent.clock() where name = _name;
+        update agent.worker set session = _session, died_at = null, seen_at = agent.clock()
+        where name = _name;
         return true;
     exception when lock_not_available then
         return false;
     end;
-end
-$$;
+end $$;
 
 -- Holds a worker's session on this connection, too, for the second claims: the session is gone when
 -- both connections have ended. Returns false, and holds nothing, if no other connection holds it:
 -- then its worker may have been taken for dead. A lost network is seen within 30 s.
 create or replace function agent.join_session(_session int4) returns boolean
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 begin
     if not pg_try_advisory_lock_shared(agent.session_class(), _session) then
         return false;
@@ -154,8 +161,7 @@ begin
     perform set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false)
     , set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '25000', false);
     return true;
-end
-$$;
+end $$;
 
 -- Puts a worker on the list, with its kinds, those that keep a thread's order (order_kinds), and
 -- how many handlers it runs at once; announce_worker says the rest. A worker calls it on each new
@@ -165,33 +171,35 @@ create or replace function agent.introduce_worker
 ( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
 ) returns boolean
 language plpgsql volatile security definer
-set lock_timeout = '100ms'
-as $$
+set lock_timeout = '100ms' as $$
 begin
     insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
     values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
-    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, ordered = excluded.ordered
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
+    , ordered = excluded.ordered
     , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
 exception when lock_not_available then
     return false;
-end
-$$;
+end $$;
 
 -- The workers, and the state of each: alive; drained, so it claims nothing; lost, as its session is
 -- gone and it may come back; died, as it did not; silent, as it has announced nothing for too long.
 -- A worker behind a transaction pooler has no session: it is neither lost nor died.
 create or replace function agent.list_workers()
 returns table
-( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz
-, clock_offset interval, max_attempts int4)
+( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz
+, seen_at timestamptz, died_at timestamptz, clock_offset interval, max_attempts int4)
 language sql volatile security definer
-set jit = off
-as $$
-    select w.name, w.kinds, w.version, s.state, s.state in ('alive', 'drained'), w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
-    from (select agent.open_sessions() as sessions offset 0) as open cross join agent.worker as w cross join lateral (
-        select case when w.died_at is not null then 'died' when w.session is not null and w.session <> all(open.sessions) then 'lost'
-            when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained' else 'alive' end as state
+set jit = off as $$
+    select w.name, w.kinds, w.version, s.state, s.state in ('alive', 'drained'), w.started_at, w.seen_at
+    , w.died_at, w.clock_offset, w.max_attempts
+    from (select agent.open_sessions() as sessions offset 0) as open cross join agent.worker as w
+    cross join lateral (
+        select case when w.died_at is not null then 'died'
+            when w.session is not null and w.session <> all(open.sessions) then 'lost'
+            when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained'
+                else 'alive' end as state
     ) as s
     order by w.name
 $$;
@@ -202,56 +210,57 @@ create or replace function agent.watch_sessions
 ( _name text, out names text[], out sessions int4[], out known int4, out server_since timestamptz
 )
 language plpgsql volatile security definer
-set jit = off
-as $$
+set jit = off as $$
 declare
     _open int4[];
 begin
     -- A session's lock is older than its row: so the rows are read first.
-    select array_agg(w.name), array_agg(w.session) into names, sessions from agent.worker as w where w.session is not null and w.died_at is null;
+    select array_agg(w.name), array_agg(w.session) into names, sessions from agent.worker as w
+    where w.session is not null and w.died_at is null;
     _open := agent.open_sessions();
     known := coalesce(cardinality(names), 0);
-    select coalesce(array_agg(given.name), '{}'), coalesce(array_agg(given.session), '{}') into names, sessions
+    select coalesce(array_agg(given.name), '{}'), coalesce(array_agg(given.session), '{}')
+    into names, sessions
     from unnest(names, sessions) as given (name, session) where given.session <> all(_open);
     server_since := pg_postmaster_start_time();
-end
-$$;
+end $$;
 
 -- Records how many attempts events of a listed worker's kinds may have without a maximum of their
 -- own: _max_attempts, or that of their kind in _of_kinds. A worker calls it on each new connection
 -- before it claims. If workers differ, the last one that started decides.
-create or replace function agent.declare_attempts(_name text, _kinds text[], _max_attempts int4, _of_kinds jsonb) returns void
-language plpgsql volatile security definer
-as $$
+create or replace function agent.declare_attempts(_name text, _kinds text[], _max_attempts int4
+    , _of_kinds jsonb) returns void
+language plpgsql volatile security definer as $$
 begin
     perform agent.register_kinds(_kinds);
     update agent.kind set max_attempts = coalesce((_of_kinds ->> kind)::int4, _max_attempts)
     where kind in (
         select k.kind from agent.kind as k where k.kind = any(_kinds)
         and k.max_attempts is distinct from coalesce((_of_kinds ->> k.kind)::int4, _max_attempts)
-        and not exists (select from agent.worker as w where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> _name
+        and not exists (select from agent.worker as w
+            where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> _name
             and w.started_at > (select started_at from agent.worker where name = _name))
         order by k.kind for update skip locked)
     and _max_attempts is not null;
-end
-$$;
+end $$;
 
 -- Records that a worker is alive, its kinds, and its session on this connection, if it has opened
 -- one. New kinds change the heads of groups that waited. _max_attempts, _of_kinds: see
 -- declare_attempts. A day's silence makes it forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker
-( _name text, _kinds text[], _version text, _clock_offset interval default null, _max_attempts int4 default null
-, _of_kinds jsonb default '{}'
+( _name text, _kinds text[], _version text, _clock_offset interval default null
+, _max_attempts int4 default null, _of_kinds jsonb default '{}'
 ) returns void
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _known boolean := exists (select from agent.worker where name = _name and kinds = _kinds);
     _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
-    insert into agent.worker as w (name, kinds, version, clock_offset, max_attempts, started_at, seen_at, session)
+    insert into agent.worker as w (name, kinds, version, clock_offset, max_attempts, started_at, seen_at
+        , session)
     values (_name, _kinds, _version, _clock_offset, _max_attempts, agent.clock(), agent.clock(), _session)
-    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version, clock_offset = excluded.clock_offset
+    on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
+    , clock_offset = excluded.clock_offset
     , max_attempts = excluded.max_attempts, seen_at = agent.clock(), session = excluded.session
     , died_at = case when w.session is not distinct from excluded.session then w.died_at end;
     delete from agent.worker where seen_at < agent.clock() - interval '1 day';
@@ -259,15 +268,13 @@ begin
     if not _known then
         perform agent.free_groups();
     end if;
-end
-$$;
+end $$;
 
 -- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may
 -- take its place. Does nothing while claims stand under its name: rescue_worker needs its row.
 create or replace function agent.retire_worker(_name text) returns void
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _kinds text[];
@@ -278,15 +285,15 @@ begin
     delete from agent.worker where name = _name returning kinds into _kinds;
     -- Does not wait for an operator who is just pausing a kind.
     update agent.kind set handled_at = agent.clock()
-    where kind in (select kind from agent.kind where kind = any(_kinds) order by kind for no key update skip locked);
-end
-$$;
+    where kind in (select kind from agent.kind where kind = any(_kinds) order by kind
+        for no key update skip locked);
+end $$;
 
 -- Drains a worker: it claims nothing until it is resumed or restarted. false: no such worker.
 create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
-language sql volatile security definer
-as $$
-    update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end where name = _name;
+language sql volatile security definer as $$
+    update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end
+    where name = _name;
     select exists (select from agent.worker where name = _name)
 $$;
 

@@ -15,11 +15,10 @@
 -- counts all kinds except these.
 drop function if exists agent.count_heads(text, timestamptz);
 create or replace function agent.count_heads
-( _kind text, _now timestamptz, _but text[] default null, out pending int8, out later int8, out oldest timestamptz)
+( _kind text, _now timestamptz, _but text[] default null, out pending int8, out later int8
+, out oldest timestamptz)
 language plpgsql stable
-set plan_cache_mode = force_generic_plan
-set enable_bitmapscan = off
-as $$
+set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as $$
 declare
     _band record;
     _lane record;
@@ -32,7 +31,8 @@ begin
     for _band in
         select 0 as first, 16 as lanes union all
         select 12 + 4 * b.band, 4 from (
-            select distinct band from agent.band where (kind = _kind or _but is not null) and band > 0) as b union all
+            select distinct band from agent.band where (kind = _kind or _but is not null) and band > 0) as b
+            union all
         select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane)
         where exists (select from agent.kind_limit as l where l.kind = _kind or _but is not null)
     loop
@@ -41,19 +41,20 @@ begin
         _ahead := 0;
         while _seen < _band.lanes and _visible + _ahead < 10000 loop
             if _but is null then
-                select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later
-                , min(vt) filter (where vt <= _now) as oldest
+                select count(*) filter (where vt <= _now) as pending
+                , count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
                 into _lane from (
                     select vt from agent.event where head and lane = _band.first + _seen and kind = _kind
                     limit case when _band.first < 0 then 100000 end
                 ) as counted;
             else
-                select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later
-                , min(vt) filter (where vt <= _now) as oldest
+                select count(*) filter (where vt <= _now) as pending
+                , count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
                 into _lane from (
                     select vt from agent.event where head and lane = _band.first + _seen
                     -- Hashed, which an array would not be.
-                    and kind not in (select but from unnest(_but) as but) limit case when _band.first < 0 then 100000 end
+                    and kind not in (select but from unnest(_but) as but)
+                    limit case when _band.first < 0 then 100000 end
                 ) as counted;
             end if;
             _visible := _visible + _lane.pending;
@@ -64,14 +65,12 @@ begin
         pending := pending + round(_visible * _band.lanes::numeric / _seen);
         later := later + round(_ahead * _band.lanes::numeric / _seen);
     end loop;
-end
-$$;
+end $$;
 
 -- The kinds that are counted each by its name where there are more than 500: those with the most
 -- events in 1,000 pages of the queue, then paused ones and those of workers. Null: all are.
 create or replace function agent.named_kinds() returns text[]
-language plpgsql volatile
-as $$
+language plpgsql volatile as $$
 declare
     _percent float8 := 100 * 1000 * 8192.0 / greatest(pg_relation_size('agent.event'), 1);
 begin
@@ -87,8 +86,7 @@ begin
             select distinct handled as kind from agent.worker as w cross join unnest(w.kinds) as handled
         ) as workers on workers.kind = k.kind
         order by seen.events desc nulls last, k.paused desc, workers.kind is null, k.kind limit 500);
-end
-$$;
+end $$;
 
 -- What holds back vacuum the longest: a session's transaction, a prepared one or a replication
 -- slot. No row: nothing does. A transaction of another database does so too once it has written.
@@ -96,19 +94,24 @@ $$;
 -- schema, who is not a member of pg_read_all_stats; a slot has no since.
 create or replace function agent.vacuum_holder()
 returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
-language sql volatile security definer
-as $$
+language sql volatile security definer as $$
     select h.holder, h.pid, h.application, h.state, h.since, h.anchor::text
     from (
-        select 'session' as holder, a.pid, coalesce(nullif(a.application_name, ''), a.backend_type, '') as application, a.state, a.xact_start as since
-        , case when age(a.backend_xid) >= age(a.backend_xmin) or a.backend_xmin is null then a.backend_xid else a.backend_xmin end as anchor
+        select 'session' as holder, a.pid
+        , coalesce(nullif(a.application_name, ''), a.backend_type, '') as application, a.state
+        , a.xact_start as since
+        , case when age(a.backend_xid) >= age(a.backend_xmin) or a.backend_xmin is null then a.backend_xid
+            else a.backend_xmin end as anchor
         from pg_stat_activity as a
-        where (a.backend_xid is not null or a.backend_xmin is not null and (a.datid is null or a.datname = current_database()))
-        and a.pid <> pg_backend_pid() and not exists (select from pg_stat_progress_vacuum as v where v.pid = a.pid)
+        where (a.backend_xid is not null or a.backend_xmin is not null
+            and (a.datid is null or a.datname = current_database()))
+        and a.pid <> pg_backend_pid() and not exists (select from pg_stat_progress_vacuum as v
+            where v.pid = a.pid)
         union all
         select 'prepared', null, p.gid, 'prepared', p.prepared, p.transaction from pg_prepared_xacts as p
         union all
-        select 'slot', s.active_pid, s.slot_name, case when s.active then 'active' else 'inactive' end, null, s.xmin
+        select 'slot', s.active_pid, s.slot_name, case when s.active then 'active' else 'inactive' end, null
+        , s.xmin
         from pg_replication_slots as s where s.xmin is not null
     ) as h
     order by age(h.anchor) desc, h.since limit 1
@@ -119,40 +122,44 @@ $$;
 -- it was seen before, for since when, where that is hidden.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
 language plpgsql volatile
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _holder jsonb;
     _named text[] := agent.named_kinds();
 begin
-    select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application, 'state', h.state, 'anchor', h.anchor
-        , 'since', coalesce(extract(epoch from h.since), case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
+    select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application, 'state', h.state
+        , 'anchor', h.anchor
+        , 'since', coalesce(extract(epoch from h.since)
+            , case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
             , extract(epoch from _now)))
     into _holder from agent.vacuum_holder() as h;
     return jsonb_build_object
     ( 'kinds', (
         with running as materialized (
-            select case when r.kind = any(_named) or _named is null then r.kind end as kind, count(*) as events
-            , count(*) filter (where r.head) as heads
-            from (select kind, head, claimed_by from agent.event where attempts > 0 and vt > _now order by vt limit 50000) as r
+            select case when r.kind = any(_named) or _named is null then r.kind end as kind
+            , count(*) as events, count(*) filter (where r.head) as heads
+            from (select kind, head, claimed_by from agent.event where attempts > 0 and vt > _now order by vt
+                limit 50000) as r
             where r.claimed_by is not null group by 1
         ), counted as (
-            select k.kind, k.paused, c.* from agent.kind as k cross join lateral agent.count_heads(k.kind, _now) as c
+            select k.kind, k.paused, c.* from agent.kind as k
+            cross join lateral agent.count_heads(k.kind, _now) as c
             where k.kind = any(_named) or _named is null
             union all
             select null, false, c.* from agent.count_heads(null, _now, _named) as c where _named is not null
         )
-        select coalesce(jsonb_agg(jsonb_build_object('kind', coalesce(c.kind, 'other'), 'paused', c.paused, 'pending', c.pending
+        select coalesce(jsonb_agg(jsonb_build_object('kind', coalesce(c.kind, 'other'), 'paused', c.paused
+                , 'pending', c.pending
             , 'scheduled', greatest(c.later - coalesce(r.heads, 0), 0), 'running', coalesce(r.events, 0)
             , 'oldest_pending_age', coalesce(extract(epoch from _now - c.oldest), 0)) order by c.kind), '[]')
         from counted as c left join running as r on r.kind is not distinct from c.kind)
-    , 'group_waiting', (select count(*) from (select from agent.event where not head and claimed_by is null limit 100000) as waiting)
+    , 'group_waiting', (select count(*)
+        from (select from agent.event where not head and claimed_by is null limit 100000) as waiting)
     , 'workers', (select count(*) from agent.list_workers() as w where w.alive)
     , 'dead_rows', pg_stat_get_dead_tuples('agent.event'::regclass)
     , 'holder', _holder);
-end
-$$;
+end $$;
 
 -- The queue's figures, measured once for all callers: again after 15 seconds, or later where
 -- measuring takes long, so it costs one percent of a processor at most. The first caller after that
@@ -160,8 +167,7 @@ $$;
 -- ended are when this call did, by the database's clock, for the caller to compare its own with.
 -- The trail keeps one measurement each five minutes, for a day: its time, and each kind's depths.
 create or replace function agent.measure_queue() returns jsonb
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _began timestamptz := agent.clock();
     _figures jsonb;
@@ -173,27 +179,32 @@ begin
         exception when query_canceled then
             null; -- Also back off after a timeout; otherwise the next caller repeats the wait.
         end;
-        update agent.measurement set figures = coalesce(_figures, figures), measured_at = case when _figures is null then measured_at else _began end
+        update agent.measurement set figures = coalesce(_figures, figures)
+        , measured_at = case when _figures is null then measured_at else _began end
         , due = _began + greatest(interval '15 seconds', 100 * (agent.clock() - _began))
-        , trail = case when _figures is null or extract(epoch from _began) < (trail #>> '{-1,0}')::numeric + 295 then trail else
-            case when jsonb_array_length(trail) < 288 then trail else trail - 0 end || jsonb_build_array(jsonb_build_array(extract(epoch from _began)::int8
-                , (select jsonb_object_agg(k ->> 'kind', jsonb_build_array(k -> 'pending', k -> 'running', k -> 'scheduled')) from jsonb_array_elements(_figures -> 'kinds') as k where not k @> '{"pending": 0, "running": 0, "scheduled": 0}'))) end;
+        , trail = case when _figures is null
+            or extract(epoch from _began) < (trail #>> '{-1,0}')::numeric + 295 then trail else
+            case when jsonb_array_length(trail) < 288 then trail else trail - 0 end
+                || jsonb_build_array(jsonb_build_array(extract(epoch from _began)::int8
+                , (select jsonb_object_agg(k ->> 'kind'
+                        , jsonb_build_array(k -> 'pending', k -> 'running', k -> 'scheduled'))
+                    from jsonb_array_elements(_figures -> 'kinds') as k
+                    where not k @> '{"pending": 0, "running": 0, "scheduled": 0}'))) end;
     end if;
     return (
-        select figures || jsonb_build_object('fresh', _figures is not null, 'measured_at', extract(epoch from measured_at)
+        select figures || jsonb_build_object('fresh', _figures is not null, 'measured_at'
+            , extract(epoch from measured_at)
             , 'began', extract(epoch from _began), 'ended', extract(epoch from agent.clock()))
         from agent.measurement where measured_at is not null);
-end
-$$;
+end $$;
 
 -- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many
 -- failed in the last day, up to 1,000. Planned with values, for history's chunks.
 create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
-returns table (kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8)
+returns table (kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4
+    , ordered boolean, handled_at timestamptz, failed int8)
 language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = off
-as $$
+set plan_cache_mode = force_custom_plan set enable_bitmapscan = off as $$
 declare
     _from timestamptz := agent.clock() - interval '1 day';
     _first timestamptz := (
@@ -203,26 +214,26 @@ begin
     return query
     select k.kind, k.paused, k.paused_at, k.paused_by, k.max_attempts, k.ordered, k.handled_at, f.failed
     from (
-        select * from agent.kind as each where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
+        select * from agent.kind as each
+        where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
         order by each.kind limit least(greatest(_limit, 1), 1000)
     ) as k
     cross join lateral (
         select count(*) as failed from (
             select from agent.event_hist as h
-            where h.kind = k.kind and h.outcome = 'failed' and h.finished_at >= _from and h.event_ts >= _first limit 1000
+            where h.kind = k.kind and h.outcome = 'failed' and h.finished_at >= _from and h.event_ts >= _first
+            limit 1000
         ) as ended
     ) as f
     order by k.kind;
-end
-$$;
+end $$;
 
 -- How much of its limit a kind uses: of the first 200 keys the five under which most events run,
 -- and how many began under each in the limit's period.
 create or replace function agent.limit_use(_kinds text[])
 returns table (kind text, limit_key text, running int4, began int8, blocked_at timestamptz)
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _limit agent.limits;
@@ -230,63 +241,69 @@ begin
     for _limit in select l.* from agent.limits as l where l.kind = any(_kinds) and l.parks loop
         return query
         with recursive known as (
-            (select s as state, 1 as nth from agent.limit_state as s where s.kind = _limit.kind order by s.limit_key, s.at desc limit 1)
+            (select s as state, 1 as nth from agent.limit_state as s where s.kind = _limit.kind
+            order by s.limit_key, s.at desc limit 1)
             union all
             select following.state, known.nth + 1 from known cross join lateral (
-                select s as state from agent.limit_state as s where s.kind = _limit.kind and s.limit_key > (known.state).limit_key
+                select s as state from agent.limit_state as s
+                where s.kind = _limit.kind and s.limit_key > (known.state).limit_key
                 order by s.limit_key, s.at desc limit 1
             ) as following where known.nth < 200
         ), busiest as (
-            select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc limit 5
+            select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc
+            limit 5
         )
         select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
-        , (select coalesce(sum(s.count), 0)::int8 from unnest((b.state).starts, (b.state).counts) as s (at, count)
+        , (select coalesce(sum(s.count), 0)::int8
+            from unnest((b.state).starts, (b.state).counts) as s (at, count)
             where s.at > _now - _limit.period)
         , (b.state).blocked_at
         from busiest as b cross join lateral agent.limit_room(_limit, b.state, _now, null) as r;
     end loop;
-end
-$$;
+end $$;
 
 -- The jobs that named schedules stored for the times given, live or in history. _fired: about when
 -- each was stored, by which its chunk of history is found.
 create or replace function agent.firings(_names text[], _times timestamptz[], _fired timestamptz[])
-returns table (name text, scheduled_at timestamptz, id int8, status text, reason text, error text, finished_at timestamptz)
+returns table (name text, scheduled_at timestamptz, id int8, status text, reason text, error text
+    , finished_at timestamptz)
 language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = off
-as $$
+set plan_cache_mode = force_custom_plan set enable_bitmapscan = off as $$
 begin
     return query
     select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), j.error, j.finished_at
     from (
         select t.name, t.scheduled_at, t.fired
-        , agent.bounded_key('cron:' || t.name || ':' || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
+        , agent.bounded_key('cron:' || t.name || ':'
+            || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
         from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)
     ) as given
     cross join lateral (
-        select l.id, l.status, l.reason, l.errors -> -1 ->> 'type' as error, l.finished_at from agent.live_job as l where l.item_key = given.item_key
+        select l.id, l.status, l.reason, l.errors -> -1 ->> 'type' as error, l.finished_at
+        from agent.live_job as l where l.item_key = given.item_key
         union all
-        select h.id, h.status, h.reason, h.errors -> -1 ->> 'type' as error, h.finished_at from agent.ended_job as h where h.item_key = given.item_key
+        select h.id, h.status, h.reason, h.errors -> -1 ->> 'type' as error, h.finished_at
+        from agent.ended_job as h where h.item_key = given.item_key
         and h.event_ts between given.fired - interval '1 hour' and given.fired + interval '1 hour'
     ) as j;
-end
-$$;
+end $$;
 
 -- The events that run now, by worker (null: all), the longest claims first: up to _each of
 -- a worker, with the number of all its running events. A group counts once, by its head.
 create or replace function agent.list_running(_worker text, _each int4)
-returns table (worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4, claimed_at timestamptz, lease_until timestamptz)
+returns table (worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4
+    , claimed_at timestamptz, lease_until timestamptz)
 language sql volatile security definer
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
     select r.claimed_by, r.running, r.id, r.kind, r.item_key, r.group_key, r.attempts, r.claimed_at, r.vt
     from (
         select e.*, count(*) over (partition by e.claimed_by) as running
         , row_number() over (partition by e.claimed_by order by e.claimed_at, e.id) as nth
         from (
-            select f.claimed_by, f.id, f.kind, f.item_key, f.group_key, f.attempts, f.vt, f.claimed[array_upper(f.claimed, 1)] as claimed_at
-            from (select * from agent.event as a where a.attempts > 0 and a.vt > (select agent.clock()) order by a.vt limit 20000) as f
+            select f.claimed_by, f.id, f.kind, f.item_key, f.group_key, f.attempts, f.vt
+            , f.claimed[array_upper(f.claimed, 1)] as claimed_at
+            from (select * from agent.event as a where a.attempts > 0 and a.vt > (select agent.clock())
+                order by a.vt limit 20000) as f
             where f.claimed_by is not null and f.head and (_worker is null or f.claimed_by = _worker)
         ) as e
     ) as r
@@ -296,16 +313,17 @@ $$;
 -- A page of the questions that ctx.ask has open, the newest first: of live events that wait for a
 -- person's answer. posted is what the step stored: the message's place, the people who may answer.
 create or replace function agent.list_questions(_after timestamptz, _after_id int8, _limit int4)
-returns table (id int8, kind text, item_key text, group_key text, question text, posted json, asked_at timestamptz, until timestamptz)
+returns table (id int8, kind text, item_key text, group_key text, question text, posted json
+    , asked_at timestamptz, until timestamptz)
 language sql volatile security definer
-set enable_bitmapscan = off
-as $$
+set enable_bitmapscan = off as $$
     select w.event_id, e.kind, e.item_key, e.group_key, w.name, a.result, w.started_at, w.due_at
     from agent.step as w
     join agent.event as e on e.id = w.event_id and e.claimed_by is null and e.vt > (select agent.clock())
     -- surelane_worker.handling.asks has the names.
     join agent.step as a on a.event_id = w.event_id and a.name = w.name || ' asked' and a.nth = 1
-    where w.sort = 'wait' and w.finished_at is null and (w.due_at > (select agent.clock()) or w.due_at is null)
+    where w.sort = 'wait' and w.finished_at is null
+    and (w.due_at > (select agent.clock()) or w.due_at is null)
     and (_after is null or (w.started_at, w.event_id) < (_after, _after_id))
     order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200)
 $$;
@@ -313,28 +331,33 @@ $$;
 -- Counts a model's response for its workspace and person, on today's row. A second call for the
 -- response that was counted last changes nothing: the answer to the first one may have been lost.
 create or replace function agent.count_usage
-( _owner_id text, _user_id text, _model text, _input_tokens int8, _output_tokens int8, _cost numeric, _response text
+( _owner_id text, _user_id text, _model text, _input_tokens int8, _output_tokens int8, _cost numeric
+, _response text
 ) returns void
 language sql volatile security definer
 begin atomic
-    insert into agent.model_usage as u (day, owner_id, user_id, model, requests, input_tokens, output_tokens, cost, latest)
-    values ((agent.clock() at time zone 'utc')::date, _owner_id, _user_id, _model, 1, _input_tokens, _output_tokens, _cost, _response)
+    insert into agent.model_usage as u (day, owner_id, user_id, model, requests, input_tokens, output_tokens
+        , cost, latest)
+    values ((agent.clock() at time zone 'utc')::date, _owner_id, _user_id, _model, 1, _input_tokens
+        , _output_tokens, _cost, _response)
     on conflict (day, owner_id, user_id, model) do update
-    set requests = u.requests + 1, input_tokens = u.input_tokens + _input_tokens, output_tokens = u.output_tokens + _output_tokens
-    , cost = u.cost + _cost, latest = _response
+    set requests = u.requests + 1, input_tokens = u.input_tokens + _input_tokens
+    , output_tokens = u.output_tokens + _output_tokens, cost = u.cost + _cost, latest = _response
     where u.latest <> _response;
 end;
 
 -- What models used today: for a workspace in all, and for a person in it.
 create or replace function agent.read_usage
-( _owner_id text, _user_id text, out tokens int8, out cost numeric, out person_tokens int8, out person_cost numeric
+( _owner_id text, _user_id text, out tokens int8, out cost numeric, out person_tokens int8
+, out person_cost numeric
 )
 language sql stable security definer
 begin atomic
     select coalesce(sum(u.input_tokens + u.output_tokens), 0), coalesce(sum(u.cost), 0)
     , coalesce(sum(u.input_tokens + u.output_tokens) filter (where u.user_id = _user_id), 0)
     , coalesce(sum(u.cost) filter (where u.user_id = _user_id), 0)
-    from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date and u.owner_id = _owner_id;
+    from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date
+    and u.owner_id = _owner_id;
 end;
 
 -- Counts that a person is told of the buttons, so many times. False: it was three times before.
@@ -342,16 +365,19 @@ create or replace function agent.remind_feedback(_owner_id text, _user_id text, 
 language sql volatile security definer
 begin atomic
     with counted as (
-        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating, click, at)
+        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating
+            , click, at)
         values (0, _owner_id, _user_id, '', '', '', '', _times, 0, agent.clock())
-        on conflict (event_id, owner_id, user_id) do update set rating = f.rating + excluded.rating where f.rating < 3 returning 1)
+        on conflict (event_id, owner_id, user_id) do update set rating = f.rating + excluded.rating
+        where f.rating < 3 returning 1)
     select exists (select from counted);
 end;
 
 -- Stores what a person thinks of a turn in the channel. The later click counts. The same rating
 -- again changes the reason alone, if it has one. False: there is no such turn in the channel.
 create or replace function agent.rate_turn
-( _event_id int8, _owner_id text, _user_id text, _channel text, _rating int4, _reason jsonb, _model text, _click int8
+( _event_id int8, _owner_id text, _user_id text, _channel text, _rating int4, _reason jsonb, _model text
+, _click int8
 ) returns boolean
 language sql volatile security definer
 set enable_seqscan = off
@@ -359,12 +385,17 @@ begin atomic
     with found as materialized (
         select agent.base_kind(t.kind, t.notes) as kind, coalesce(t.notes ->> 'version', '1') as version
         from (select e.kind, e.notes, e.event from agent.event as e where e.id = _event_id
-            union all select h.kind, h.notes, h.event from agent.event_hist as h where h.id = _event_id limit 1) as t
+            union all select h.kind, h.notes, h.event from agent.event_hist as h where h.id = _event_id
+            limit 1) as t
         where agent.event_channel(t.event) = _channel
     ), rated as (
-        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating, reason, click, at)
-        select _event_id, _owner_id, _user_id, _channel, kind, version, _model, _rating, _reason, _click, agent.clock() from found
-        on conflict (event_id, owner_id, user_id) do update set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click, at = excluded.at
+        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating
+            , reason, click, at)
+        select _event_id, _owner_id, _user_id, _channel, kind, version, _model, _rating, _reason, _click
+        , agent.clock() from found
+        on conflict (event_id, owner_id, user_id) do update
+        set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click
+        , at = excluded.at
         where f.click < excluded.click and (f.rating <> excluded.rating or excluded.reason is not null))
     select count(agent.remind_feedback(_owner_id, _user_id, 3)) > 0 from found;
 end;
@@ -374,9 +405,7 @@ end;
 -- of the 30,000 an hour that Slack delivers at most for one workspace. Never waits for a lock.
 create or replace function agent.note_dropped(_deliveries jsonb) returns void
 language plpgsql volatile security definer
-set enable_seqscan = off
-set lock_timeout = '100ms'
-as $$
+set enable_seqscan = off set lock_timeout = '100ms' as $$
 declare
     _now timestamptz := agent.clock();
     _oldest float8 := (select max((d ->> 0)::float8) from jsonb_array_elements(_deliveries) as d);
@@ -388,8 +417,7 @@ begin
     delete from agent.dropped where id in (
         select o.id from (select * from agent.dropped order by id limit 20 for update skip locked) as o
         where o.at < _now - interval '1 day' or o.upto <= _upto - 64 * 1024 * 1024);
-end
-$$;
+end $$;
 
 -- The deliveries of the last day that became no event, newest first. What is null matches all.
 create or replace function agent.find_dropped
@@ -397,8 +425,7 @@ create or replace function agent.find_dropped
 , _from timestamptz default null, _until timestamptz default null, _limit int4 default 20
 ) returns table (at timestamptz, key text, kind text, reason text, workspace text, channel text, ts text)
 language sql stable security definer
-set jit = off
-as $$
+set jit = off as $$
     select f.* from (
         select b.at - make_interval(secs => (d ->> 0)::float8) as came_at
         , d ->> 1 as key, d ->> 2 as kind, d ->> 3 as reason
@@ -410,7 +437,8 @@ as $$
         and (_ts is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_ts)))
     ) as f
     where (_key is null or f.key = _key) and (_channel is null or f.channel = _channel)
-    and (_ts is null or f.ts = _ts) and f.came_at between coalesce(_from, '-infinity') and coalesce(_until, 'infinity')
+    and (_ts is null or f.ts = _ts) and f.came_at between coalesce(_from, '-infinity') and coalesce(_until
+        , 'infinity')
     order by f.came_at desc limit least(greatest(_limit, 1), 200)
 $$;
 
@@ -421,8 +449,7 @@ create or replace function agent.announce_sockets
 ( _name text, _app_id text, _sockets int4, _of_the_app int4 default null
 , out ours int4, out others int4, out unsure boolean, out told_ago interval
 )
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _now timestamptz := agent.clock();
     _others int4;
@@ -438,7 +465,8 @@ begin
         set app_id = excluded.app_id, sockets = excluded.sockets, seen_at = excluded.seen_at;
     end if;
     if _of_the_app is not null then
-        select greatest(_of_the_app - l.ours, 0) into _others from agent.list_sockets() as l where l.app_id = _app_id;
+        select greatest(_of_the_app - l.ours, 0) into _others from agent.list_sockets() as l
+        where l.app_id = _app_id;
         select s.since into _since from agent.socket as s
         where s.app_id = _app_id and s.seen_at > _now - interval '1 minute' and s.told_at is not null
         order by s.told_at desc limit 1;
@@ -448,16 +476,14 @@ begin
     select l.ours, l.others, l.unsure, _now - l.told_at
     into announce_sockets.ours, announce_sockets.others, announce_sockets.unsure, announce_sockets.told_ago
     from agent.list_sockets() as l where l.app_id = _app_id;
-end
-$$;
+end $$;
 
 -- Of each app with Socket Mode: how many connections all our processes have, and how many others
 -- had when Slack last told one of ours. A process that is silent for a minute counts no more. What
 -- Slack said within four seconds alone is unsure, and counts as none: one of ours may have ended.
 create or replace function agent.list_sockets()
 returns table (app_id text, ours int4, others int4, unsure boolean, told_at timestamptz)
-language sql stable security definer
-as $$
+language sql stable security definer as $$
     select c.app_id, c.ours
     , case when c.told_at >= c.since + interval '4 seconds' then c.others else 0 * c.others end
     , coalesce(c.told_at < c.since + interval '4 seconds', false), c.told_at
@@ -472,10 +498,10 @@ $$;
 -- Makes each service's first calls with the rights of its role, and takes them back. What failed
 -- has the server's SQLSTATE, message and object. Functions run as their owner, so the role decides
 -- only whether it may call them.
-create or replace function agent.first_calls() returns table (role text, call text, code text, message text, object text)
+create or replace function agent.first_calls() returns table (role text, call text, code text, message text
+    , object text)
 language plpgsql volatile security definer
-set lock_timeout = '1s'
-as $$
+set lock_timeout = '1s' as $$
 declare
     _given record;
     _oid oid;
@@ -500,11 +526,13 @@ begin
         call := 'agent.' || _given.function;
         code := null; message := null; object := null;
         begin
-            select p.oid into _oid from pg_proc as p where p.pronamespace = 'agent'::regnamespace and p.proname = _given.function limit 1;
+            select p.oid into _oid from pg_proc as p
+            where p.pronamespace = 'agent'::regnamespace and p.proname = _given.function limit 1;
             if not has_schema_privilege(role, 'agent', 'usage') then
                 raise insufficient_privilege using message = 'permission denied for schema agent';
             elsif not has_function_privilege(role, _oid, 'execute') then
-                raise insufficient_privilege using message = 'permission denied for function ' || _given.function;
+                raise insufficient_privilege
+                    using message = 'permission denied for function ' || _given.function;
             end if;
             execute _given.statement;
             raise sqlstate 'SL002';
@@ -513,11 +541,12 @@ begin
                 null;
             when others or assert_failure then
                 get stacked diagnostics code = returned_sqlstate, message = message_text
-                , _schema = schema_name, _table = table_name, _constraint = constraint_name, _context = pg_exception_context;
-                object := coalesce(nullif(concat_ws('.', nullif(_schema, ''), nullif(_table, ''), nullif(_constraint, '')), '')
+                , _schema = schema_name, _table = table_name, _constraint = constraint_name
+                , _context = pg_exception_context;
+                object := coalesce(nullif(concat_ws('.', nullif(_schema, ''), nullif(_table, '')
+                        , nullif(_constraint, '')), '')
                     , substring(_context from 'PL/pgSQL[^(]* ([^ (]+)[(]'));
         end;
         return next;
     end loop;
-end
-$$;
+end $$;

@@ -15,47 +15,50 @@
 -- History's first part that ends after _from: a chunk, or all of a plain table. Null at the end.
 create or replace function agent.history_part(_from timestamptz, out first timestamptz, out last timestamptz)
 language plpgsql stable security definer
-set jit = off
-as $$
+set jit = off as $$
 begin
     if agent.history_is_hypertable() then
-        execute 'select range_start, range_end from timescaledb_information.chunks where hypertable_schema = $1 and hypertable_name = $2'
-            ' and range_end > $3 order by range_end limit 1' into first, last using 'agent', 'event_hist', _from;
+        execute 'select range_start, range_end from timescaledb_information.chunks'
+            ' where hypertable_schema = $1 and hypertable_name = $2'
+            ' and range_end > $3 order by range_end limit 1' into first, last using 'agent', 'event_hist'
+                , _from;
     elsif _from < 'infinity' then
         first := '-infinity';
         last := 'infinity';
     end if;
-end
-$$;
+end $$;
 
 -- Deletes what hangs on events that are in history no longer: steps, signals, feedback, requests.
 -- Passes over live events. Returns how many steps and signals went.
 create or replace function agent.forget_steps(_ids int8[], out steps int4, out signals int4)
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 begin
-    delete from agent.step as s where s.event_id = any(_ids) and not exists (select from agent.event as e where e.id = s.event_id);
+    delete from agent.step as s where s.event_id = any(_ids)
+    and not exists (select from agent.event as e where e.id = s.event_id);
     get diagnostics steps = row_count;
-    delete from agent.signal as s where s.event_id = any(_ids) and not exists (select from agent.event as e where e.id = s.event_id);
+    delete from agent.signal as s where s.event_id = any(_ids)
+    and not exists (select from agent.event as e where e.id = s.event_id);
     get diagnostics signals = row_count;
-    delete from agent.feedback as f where f.event_id = any(_ids) and not exists (select from agent.event as e where e.id = f.event_id);
-    delete from agent.request as r where r.event_id = any(_ids) and not exists (select from agent.event as e where e.id = r.event_id);
-end
-$$;
+    delete from agent.feedback as f where f.event_id = any(_ids)
+    and not exists (select from agent.event as e where e.id = f.event_id);
+    delete from agent.request as r where r.event_id = any(_ids)
+    and not exists (select from agent.event as e where e.id = r.event_id);
+end $$;
 
 -- Deletes rows of a plain history that are older than _cutoff. Skips locked rows, and rows that
 -- refuse it, with a warning. Returns the ids of those that went.
 create or replace function agent.delete_old(_ids int8[], _cutoff timestamptz) returns int8[]
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _gone int8[];
     _half int4 := cardinality(_ids) / 2;
 begin
     with held as (
-        select id, event_ts from agent.event_hist where id = any(_ids) and event_ts < _cutoff for update skip locked
+        select id, event_ts from agent.event_hist where id = any(_ids) and event_ts < _cutoff
+        for update skip locked
     ), deleted as (
-        delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts returning h.id
+        delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts
+        returning h.id
     )
     select coalesce(array_agg(id), '{}') into _gone from deleted;
     return _gone;
@@ -67,8 +70,7 @@ exception when others then
     end if;
     raise warning 'event % cannot be dropped from history: SQLSTATE %', _ids[1], sqlstate;
     return '{}';
-end
-$$;
+end $$;
 
 -- Retention: drops history older than _older_than by event_ts, with its steps and signals, in one
 -- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
@@ -76,19 +78,17 @@ $$;
 -- how many chunks or rows went, and whether another transaction's lock stopped it, after 100 ms at
 -- most: others queue up behind a drop that waits. A second worker ends at once.
 create or replace function agent.drop_history
-( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4, out blocked boolean
+( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4
+, out blocked boolean
 )
 language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
-set enable_sort = off
+set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_sort = off
 set enable_hashjoin = off
-set enable_mergejoin = off
-set lock_timeout = '100ms'
-as $$
+set enable_mergejoin = off set lock_timeout = '100ms' as $$
 declare
     _cutoff timestamptz := agent.clock() - _older_than;
-    _namespace text := (select n.nspname from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace where x.extname = 'timescaledb');
+    _namespace text := (select n.nspname from pg_extension as x join pg_namespace as n
+        on n.oid = x.extnamespace where x.extname = 'timescaledb');
     _last timestamptz;
     _old int8[];
     _gone int8[];
@@ -97,7 +97,8 @@ begin
     dropped := 0;
     blocked := false;
     if _older_than is null or _older_than < interval '3 days' then
-        raise invalid_parameter_value using message = 'history is dropped by an age of at least 3 days, such as interval ''90 days'''
+        raise invalid_parameter_value
+            using message = 'history is dropped by an age of at least 3 days, such as interval ''90 days'''
             , hint = 'Retries of Slack and of webhooks are found in history for so long.';
     elsif not agent.take_turn('drop_history') then
         return;
@@ -106,7 +107,8 @@ begin
         select part.last into _last from agent.history_part('-infinity') as part;
         begin
             if _last <= _cutoff then
-                execute format('select count(*) from %I.drop_chunks(''agent.event_hist'', older_than => $1)', _namespace) into dropped using _last;
+                execute format('select count(*) from %I.drop_chunks(''agent.event_hist'', older_than => $1)'
+                    , _namespace) into dropped using _last;
             end if;
         exception when lock_not_available or deadlock_detected then
             blocked := true;
@@ -115,11 +117,13 @@ begin
         _cutoff := least(_cutoff, (select part.first from agent.history_part('-infinity') as part));
         _gone := array(
             select s.event_id from agent.step as s where s.event_ts < _cutoff
-            and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts limit _limit);
+            and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts
+            limit _limit);
         _full := dropped > 0 or cardinality(_gone) = _limit;
         next := 0;
     else
-        select array_agg(h.id) filter (where h.event_ts < _cutoff), max(h.id), count(*) = _limit into _old, next, _full
+        select array_agg(h.id) filter (where h.event_ts < _cutoff), max(h.id), count(*) = _limit
+        into _old, next, _full
         from (select id, event_ts from agent.event_hist where id > _after order by id limit _limit) as h;
         _gone := agent.delete_old(_old, _cutoff);
         dropped := cardinality(_gone);
@@ -130,7 +134,8 @@ begin
         _gone := array(
             select s.id from agent.signal as s where s.sent_at < _cutoff
             and not exists (select from agent.event as e where e.id = s.event_id)
-            and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at limit 100);
+            and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at
+            limit 100);
         delete from agent.signal where id = any(_gone);
         _full := cardinality(_gone) = 100;
         next := coalesce(next, _after);
@@ -138,43 +143,46 @@ begin
     if not _full then
         next := null;
         delete from agent.model_usage where ctid = any(array(
-            select ctid from agent.model_usage where day < agent.clock() - _older_than order by day limit 10000 for update skip locked));
+            select ctid from agent.model_usage where day < agent.clock() - _older_than order by day
+            limit 10000 for update skip locked));
         delete from agent.feedback where ctid = any(array(
-            select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000 for update skip locked));
+            select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000
+            for update skip locked));
         delete from agent.dropped where id in (
             select o.id from agent.dropped as o
             where o.at < agent.clock() - interval '1 day' order by o.id limit 10000 for update skip locked);
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
-        values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
-        on conflict (only_row) do update set older_than = excluded.older_than, done_at = coalesce(excluded.done_at, r.done_at)
+        values (_older_than, case when not blocked then agent.clock() end
+            , case when blocked then agent.clock() end)
+        on conflict (only_row) do update set older_than = excluded.older_than
+        , done_at = coalesce(excluded.done_at, r.done_at)
         , blocked_at = case when blocked then coalesce(r.blocked_at, excluded.blocked_at) end;
     end if;
-end
-$$;
+end $$;
 
 -- Checks and returns the ids of a filter: people's, workspaces' and channels', letters and digits.
 create or replace function agent.given_names(_filter jsonb) returns text[]
-language plpgsql immutable parallel safe
-as $$
+language plpgsql immutable parallel safe as $$
 declare
     _names text[] := array(select value from jsonb_each_text(jsonb_strip_nulls(_filter)));
 begin
     if exists (select from unnest(_names) as name where name !~ '^[A-Za-z0-9]{2,50}$') then
-        raise invalid_parameter_value using message = 'an id to erase has 2 to 50 letters and digits, such as U012AB3CD';
+        raise invalid_parameter_value
+            using message = 'an id to erase has 2 to 50 letters and digits, such as U012AB3CD';
     elsif _names = '{}' then
         raise invalid_parameter_value using message = 'name a user, a workspace or a channel';
     end if;
     return _names;
-end
-$$;
+end $$;
 
 -- Patterns for texts with an id as a word of its own. An escape's letter ("\nU1") is no part of it.
 -- Beside an encrypted value a hash stands for an id without a digit.
 create or replace function agent.as_words(_names text[]) returns text[]
 language sql immutable parallel safe
 return array(
-    select E'(^|[^A-Za-z0-9]|\\\\[bfnrt])(' || name || case when name ~ '[0-9]' then '' else '|' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16) end
+    select E'(^|[^A-Za-z0-9]|\\\\[bfnrt])(' || name || case when name ~ '[0-9]' then ''
+        else '|' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16) end
         || ')($|[^A-Za-z0-9])'
     from unnest(_names) as name);
 
@@ -189,12 +197,9 @@ create or replace function agent.find_named
 , out ids int8[], out seen int4, out last_id int8, out from_ts timestamptz, out until_ts timestamptz
 )
 language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan
-set enable_bitmapscan = off
-set enable_sort = off
+set plan_cache_mode = force_custom_plan set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
+set enable_mergejoin = off as $$
 declare
     -- Quicker than a pattern, for the ids that stand there themselves.
     _likes text[] := array(select '%' || name || '%' from unnest(_names) as name where name ~ '[0-9]');
@@ -204,20 +209,24 @@ declare
 begin
     if _place = 'event' then
         select array_agg(e.id), array_agg(e.said) into _window, _rows
-        from (select id, e::text as said from agent.event as e where id > _after and id <= _until order by id limit _limit) as e;
+        from (select id, e::text as said from agent.event as e where id > _after and id <= _until order by id
+            limit _limit) as e;
     elsif _place = 'event_hist' then
         select part.first, part.last into from_ts, until_ts from agent.history_part(_part) as part;
         select array_agg(h.id), array_agg(h.said) into _window, _rows
         from (
             select id, h::text as said from agent.event_hist as h
-            where event_ts >= from_ts and event_ts < until_ts and id > _after and id <= _until order by id limit _limit
+            where event_ts >= from_ts and event_ts < until_ts and id > _after and id <= _until order by id
+            limit _limit
         ) as h;
     else
         _window := array(
             select s.event_id from (
-                (select distinct event_id from agent.step where event_id > _after and event_id <= _until order by event_id limit _limit)
+                (select distinct event_id from agent.step where event_id > _after and event_id <= _until
+                order by event_id limit _limit)
                 union
-                (select distinct event_id from agent.signal where event_id > _after and event_id <= _until order by event_id limit _limit)
+                (select distinct event_id from agent.signal where event_id > _after and event_id <= _until
+                order by event_id limit _limit)
             ) as s order by s.event_id limit _limit);
     end if;
     seen := coalesce(cardinality(_window), 0);
@@ -236,20 +245,20 @@ begin
             with recursive below as (
                 select unnest(ids) as id union
                 select child.id from below
-                cross join lateral (select h.id from agent.event_hist as h where h.continuation_id = below.id and h.id <= _until offset 0) as child
+                cross join lateral (select h.id from agent.event_hist as h
+                    where h.continuation_id = below.id and h.id <= _until offset 0) as child
             )
             select below.id from below);
     end if;
-end
-$$;
+end $$;
 
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
 -- then what the step before returned. Returns {"at", "seen", "of", "counts"}, the counts of this
 -- step alone by table; at is null at the end.
-create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
+create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null
+    , _limit int4 default 500) returns jsonb
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _names text[] := agent.given_names(_filter);
     _place text := coalesce(_at ->> 'place', 'event');
@@ -259,23 +268,32 @@ declare
     _of int8;
 begin
     if _at is null then
-        _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
-            , 'rule', nullif((select count(*) from agent.rule as r where r::text ~ all(agent.as_words(_names))), 0)
+        _counts := jsonb_build_object('installation'
+            , (select count(*) from agent.installation
+                where agent.named_installation(_filter, owner_id, user_id)), 'cron'
+            , (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
+            , 'rule', nullif((select count(*) from agent.rule as r
+                    where r::text ~ all(agent.as_words(_names))), 0)
             , 'dropped', nullif(agent.drop_notes(_names, false), 0)
-            , 'feedback', (select nullif(count(*), 0) from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(agent.as_words(_names))));
+            , 'feedback', (select nullif(count(*), 0) from agent.feedback as f
+                where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(agent.as_words(_names))));
         _of := agent.about_events();
     end if;
     select * into _found
-    from agent.find_named(_names, _place, coalesce((_at ->> 'part')::timestamptz, '-infinity'), coalesce((_at ->> 'after')::int8, 0), _until, _limit);
-    _counts := _counts || case when _place = 'step' then '{}' else jsonb_build_object(_place, cardinality(_found.ids)) end || jsonb_build_object(
-        'step', (select count(*) from agent.step where event_id = any(_found.ids)), 'signal', (select count(*) from agent.signal where event_id = any(_found.ids)));
+    from agent.find_named(_names, _place, coalesce((_at ->> 'part')::timestamptz, '-infinity')
+        , coalesce((_at ->> 'after')::int8, 0), _until, _limit);
+    _counts := _counts || case when _place = 'step' then '{}'
+        else jsonb_build_object(_place, cardinality(_found.ids)) end || jsonb_build_object(
+        'step', (select count(*) from agent.step where event_id = any(_found.ids)), 'signal'
+            , (select count(*) from agent.signal where event_id = any(_found.ids)));
     return jsonb_strip_nulls(jsonb_build_object('seen', _found.seen, 'of', _of, 'counts', _counts, 'at', case
-        when _found.last_id is not null then jsonb_build_object('place', _place, 'part', _at -> 'part', 'after', _found.last_id)
+        when _found.last_id is not null
+            then jsonb_build_object('place', _place, 'part', _at -> 'part', 'after', _found.last_id)
         when _place = 'event' then '{"place": "event_hist"}'
-        when _found.until_ts is not null then jsonb_build_object('place', 'event_hist', 'part', _found.until_ts)
+        when _found.until_ts is not null
+            then jsonb_build_object('place', 'event_hist', 'part', _found.until_ts)
         when _place = 'event_hist' then '{"place": "step"}' end || jsonb_build_object('until', _until)));
-end
-$$;
+end $$;
 
 -- About how many events there are, live and in history: as the last vacuum or analyze counted.
 create or replace function agent.about_events() returns int8
@@ -289,9 +307,9 @@ return (
 -- "team", "channel"}, combined by "and". It covers the events that are stored now. Of a
 -- whole workspace with a data key: the events stored once no process uses that key. Returns
 -- its number, its hashes' key, if it goes on, and about how many events there are.
-create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
-language plpgsql volatile security definer
-as $$
+create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text
+    , out goes_on boolean, out about int8)
+language plpgsql volatile security definer as $$
 begin
     perform agent.given_names(_filter);
     about := agent.about_events();
@@ -301,17 +319,20 @@ begin
     if not found then
         begin_erasure.key := replace(gen_random_uuid()::text, '-', '');
         insert into agent.erasure (asked_by, filter, key, until)
-        values (left(coalesce(_by, session_user), 200), agent.hashed(_filter, begin_erasure.key), begin_erasure.key
-        , case when agent.retire_data_key(agent.whole_workspace(_filter)) is null then (select last_value from agent.event_id_seq) else -1 end)
+        values (left(coalesce(_by, session_user), 200), agent.hashed(_filter, begin_erasure.key)
+            , begin_erasure.key
+        , case when agent.retire_data_key(agent.whole_workspace(_filter)) is null
+            then (select last_value from agent.event_id_seq) else -1 end)
         returning erasure.id into begin_erasure.id;
     end if;
-end
-$$;
+end $$;
 
 -- Whether tokens belong to a filter's workspace, or to its user.
-create or replace function agent.named_installation(_filter jsonb, _owner_id text, _user_id text) returns boolean
+create or replace function agent.named_installation(_filter jsonb, _owner_id text
+    , _user_id text) returns boolean
 language sql immutable parallel safe
-return _filter ->> 'channel' is null and _owner_id = coalesce(_filter ->> 'team', _owner_id) and _user_id = coalesce(_filter ->> 'user', _user_id);
+return _filter ->> 'channel' is null and _owner_id = coalesce(_filter ->> 'team', _owner_id)
+    and _user_id = coalesce(_filter ->> 'user', _user_id);
 
 -- The workspace of a filter that names nothing else. Its data key is destroyed.
 create or replace function agent.whole_workspace(_filter jsonb) returns text
@@ -339,13 +360,11 @@ return (
 -- where it is ("key" as it waits so, "done" at the end), how many events it looked at, how many
 -- still run or are locked, and what it removed. Raises 55P03 after 500 ms of a lock.
 create or replace function agent.erase_step
-( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
+( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4
+, out counts jsonb
 )
 language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
-set lock_timeout = '500ms'
-as $$
+set plan_cache_mode = force_custom_plan set enable_seqscan = off set lock_timeout = '500ms' as $$
 declare
     _names text[] := agent.given_names(_filter);
     _e agent.erasure;
@@ -371,14 +390,16 @@ begin
     end if;
     select * into _found from agent.find_named(_names, _e.place, _e.part, _e.after, _e.until, _limit);
     if _e.place = 'event' and _found.ids <> '{}' then
-        select count(*) filter (where answer = 'cancelled'), count(*) filter (where answer <> 'cancelled') into _rows, waiting
+        select count(*) filter (where answer = 'cancelled'), count(*) filter (where answer <> 'cancelled')
+        into _rows, waiting
         from agent.cancel_jobs(_found.ids, _e.asked_by, 'erased', true);
         _removed := jsonb_build_object('cancelled', _rows);
         _e.found := true;
         _e.waiting := _e.waiting + waiting;
     elsif _found.ids <> '{}' then
         if _e.place = 'event_hist' then
-            delete from agent.event_hist where id = any(_found.ids) and event_ts >= _found.from_ts and event_ts < _found.until_ts;
+            delete from agent.event_hist
+            where id = any(_found.ids) and event_ts >= _found.from_ts and event_ts < _found.until_ts;
             get diagnostics _rows = row_count;
             if _rows < cardinality(_found.ids) then
                 delete from agent.event_hist where id = any(_found.ids); -- children in other chunks
@@ -398,7 +419,8 @@ begin
         if _e.waiting = 0 and _e.checking and not _e.found then
             _e.finished_at := clock_timestamp();
             _e.key := null;
-            _removed := _removed || jsonb_build_object('data_key', agent.destroy_data_keys(agent.whole_workspace(_filter), agent.data_key_lingers()));
+            _removed := _removed || jsonb_build_object('data_key'
+                , agent.destroy_data_keys(agent.whole_workspace(_filter), agent.data_key_lingers()));
         elsif _e.waiting = 0 then
             _e.place := 'event_hist';
         end if;
@@ -411,7 +433,8 @@ begin
             _e.place := 'step';
         else
             _removed := _removed || agent.erase_names(_names);
-            delete from agent.installation where agent.named_installation(_filter, owner_id, user_id) and installed_at <= _e.asked_at;
+            delete from agent.installation
+            where agent.named_installation(_filter, owner_id, user_id) and installed_at <= _e.asked_at;
             get diagnostics _rows = row_count;
             _removed := _removed || jsonb_build_object('installation', _rows);
             _e.place := 'event';
@@ -422,24 +445,24 @@ begin
     _e.counts := (
         select coalesce(jsonb_object_agg(name, total), '{}')
         from (select key as name, sum(value::int8) as total from (
-            select * from jsonb_each_text(_e.counts) union all select * from jsonb_each_text(_removed)) as c group by key) as summed);
-    update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found, waiting = _e.waiting, checking = _e.checking
+            select * from jsonb_each_text(_e.counts) union all select * from jsonb_each_text(_removed)) as c
+            group by key) as summed);
+    update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found
+    , waiting = _e.waiting, checking = _e.checking
     , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at
     where e.id = _id;
     place := case when _e.finished_at is null then _e.place else 'done' end;
     seen := _found.seen;
     waiting := coalesce(waiting, 0);
     counts := _e.counts;
-end
-$$;
+end $$;
 
 -- Removes the schedules and rules in which all names stand, feedback and what models used for them,
 -- and what limits and crowds remember of them where no live event needs it. Skips locked rows, but
 -- not of rules, feedback and usage, which workers hold briefly. Returns the counts.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
-set jit = off
-as $$
+set jit = off as $$
 declare
     _words text[] := agent.as_words(_names);
     _key record;
@@ -450,15 +473,19 @@ begin
     with rules as (
         delete from agent.rule as r where r::text ~ all(_words) returning 1
     ), used as (
-        delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words) returning 1
+        delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words)
+        returning 1
     ), rated as (
         -- A click may have been stored while its turn was erased.
         delete from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(_words)
-        or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour' and not exists (select from agent.job as j where j.id = f.event_id)) returning 1
+        or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour'
+            and not exists (select from agent.job as j where j.id = f.event_id)) returning 1
     ), crons as (
-        delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked) returning 1
+        delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words)
+            for update skip locked) returning 1
     )
-    select jsonb_build_object('cron', (select count(*) from crons), 'model_usage', nullif((select count(*) from used), 0)
+    select jsonb_build_object('cron', (select count(*) from crons), 'model_usage'
+        , nullif((select count(*) from used), 0)
         , 'rule', nullif((select count(*) from rules), 0), 'feedback', nullif((select count(*) from rated), 0)
         , 'dropped', nullif(agent.drop_notes(_names, true), 0)) into _removed;
     for _key in
@@ -467,34 +494,40 @@ begin
     loop
         continue when not agent.take_turn(agent.limit_turn(_key.kind, _key.limit_key))
         or (select true from agent.event as e where e.lane < 0 and e.head
-            and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = (_key.kind || ' ' || _key.limit_key) collate "C"
+            and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = (_key.kind || ' '
+                || _key.limit_key) collate "C"
             order by e.lane::int4, e.vt limit 1);
         delete from agent.limit_note as n where n.ctid = any(array(
-            select ctid from agent.limit_note where kind = _key.kind and limit_key = _key.limit_key for update skip locked));
+            select ctid from agent.limit_note where kind = _key.kind and limit_key = _key.limit_key
+            for update skip locked));
         delete from agent.limit_state as s where s.ctid = any(array(
-            select ctid from agent.limit_state where kind = _key.kind and limit_key = _key.limit_key for update skip locked));
+            select ctid from agent.limit_state where kind = _key.kind and limit_key = _key.limit_key
+            for update skip locked));
         get diagnostics _rows = row_count;
         _limits := _limits + _rows;
     end loop;
     delete from agent.install_wait where event_id in (
-        select event_id from agent.install_wait where owner_id = any(_names) or user_id = any(_names) for update skip locked);
-    delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
+        select event_id from agent.install_wait where owner_id = any(_names) or user_id = any(_names)
+        for update skip locked);
+    delete from agent.other_report where ctid = any(array(select ctid from agent.other_report
+            where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
-        select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
+        select name from agent.slack_limit
+        where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock()
+        for update skip locked);
     return jsonb_strip_nulls(_removed || jsonb_build_object('limit_state', _limits));
-end
-$$;
+end $$;
 
 -- Counts the notes of dropped deliveries that have all these ids. _remove: and removes them. Skips
 -- locked batches.
 create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
 language plpgsql volatile security definer
-set jit = off
-as $$
+set jit = off as $$
 declare
     _ids int8[] := array(
         select id from agent.dropped
-        where deliveries @> all(array(select jsonb_build_array(jsonb_build_array(n)) from unnest(_names) as n))
+        where deliveries @> all(array(select jsonb_build_array(jsonb_build_array(n))
+                from unnest(_names) as n))
         for update skip locked);
     _notes int4 := (
         select count(*) from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
@@ -502,15 +535,17 @@ declare
 begin
     if _remove and _notes > 0 then
         update agent.dropped set deliveries = (
-            select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d where not d ?& _names)
+            select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d
+            where not d ?& _names)
         where id = any(_ids);
     end if;
     return _notes;
-end
-$$;
+end $$;
 
 -- The receipts of erasures, newest first.
 create or replace function agent.list_erasures(_limit int4 default 100)
-returns table (id int8, asked_at timestamptz, asked_by text, filter jsonb, counts jsonb, finished_at timestamptz)
+returns table (id int8, asked_at timestamptz, asked_by text, filter jsonb, counts jsonb
+    , finished_at timestamptz)
 language sql stable security definer
-as $$ select e.id, e.asked_at, e.asked_by, e.filter, e.counts, e.finished_at from agent.erasure as e order by e.id desc limit _limit $$;
+as $$ select e.id, e.asked_at, e.asked_by, e.filter, e.counts, e.finished_at from agent.erasure as e
+    order by e.id desc limit _limit $$;

@@ -20,90 +20,96 @@
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
 -- later one replaces it, but keeps what an uninstall will erase. The bot's wakes waiting events.
 create or replace function agent.save_installation
-( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
+( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[]
+, _expire timestamptz[]
 ) returns void
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 begin
-    insert into agent.installation as i (enterprise_wide, owner_id, user_id, app_id, details, sealed, expires_at, installed_at)
-    select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed, given.expires_at
-    , (select agent.clock())  -- once: all rows have the same time
+    insert into agent.installation as i (enterprise_wide, owner_id, user_id, app_id, details, sealed
+        , expires_at, installed_at)
+    select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed
+    , given.expires_at, (select agent.clock())  -- once: all rows have the same time
     from unnest(_user_ids, _details, _sealed, _expire) as given (user_id, details, sealed, expires_at)
     order by given.user_id
     on conflict (owner_id, enterprise_wide, user_id) do update
-    set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, previous = null, expires_at = excluded.expires_at
+    set app_id = excluded.app_id, details = excluded.details, sealed = excluded.sealed, previous = null
+    , expires_at = excluded.expires_at
     , version = i.version + 1, refreshing_until = null, installed_at = excluded.installed_at;
-    delete from agent.uninstall where owner_id = _owner_id and enterprise_wide = _enterprise_wide and erasure_id is null;
+    delete from agent.uninstall where owner_id = _owner_id and enterprise_wide = _enterprise_wide
+    and erasure_id is null;
     if '' = any(_user_ids) then
         perform agent.wake_installed(_enterprise_wide, _owner_id);
     end if;
-end
-$$;
+end $$;
 
 -- Record that an event waits for an installation, or for a person's row, until a deadline. True: it
 -- is there by now. Forgets some waits that are long over.
 create or replace function agent.await_installation
-( _id int8, _enterprise_wide boolean, _owner_id text, _until timestamptz, _user_id text default '') returns boolean
+( _id int8, _enterprise_wide boolean, _owner_id text, _until timestamptz
+, _user_id text default '') returns boolean
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
     delete from agent.install_wait where event_id in (
-        select event_id from agent.install_wait where until < agent.clock() - interval '1 hour' limit 20 for update skip locked);
-    if not exists (select from agent.install_wait where event_id = _id and until = _until and user_id = _user_id) then
+        select event_id from agent.install_wait where until < agent.clock() - interval '1 hour' limit 20
+        for update skip locked);
+    if not exists (select from agent.install_wait
+        where event_id = _id and until = _until and user_id = _user_id) then
         insert into agent.install_wait (event_id, owner_id, enterprise_wide, until, user_id)
         values (_id, _owner_id, _enterprise_wide, _until, _user_id)
         on conflict (event_id) do update
-        set owner_id = excluded.owner_id, enterprise_wide = excluded.enterprise_wide, until = excluded.until, user_id = excluded.user_id;
+        set owner_id = excluded.owner_id, enterprise_wide = excluded.enterprise_wide, until = excluded.until
+        , user_id = excluded.user_id;
     end if;
     -- In a new statement: it sees an installation that was stored meanwhile.
     return exists (
-        select from agent.installation as i where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id);
-end
-$$;
+        select from agent.installation as i
+        where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id);
+end $$;
 
 -- Tell the turns that wait for a person's account that there is one now. They look whether it is
 -- the right one. A turn that is locked for two seconds is left out: it looks again by itself.
 create or replace function agent.wake_connected(_user_id text) returns void
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 declare
     _id int8;
 begin
-    for _id in select event_id from agent.install_wait where user_id = _user_id and _user_id <> '' and until > agent.clock() limit 100 loop
+    for _id in select event_id from agent.install_wait
+        where user_id = _user_id and _user_id <> '' and until > agent.clock() limit 100 loop
         begin
             perform agent.send_signal(_id, 'account', null, false, _user_id);
         exception when lock_not_available then
             null;
         end;
     end loop;
-end
-$$;
+end $$;
 
 -- Note who else reported a stored message of a shared channel, unless it ended. Forget old notes.
 create or replace function agent.note_report(_id int8, _enterprise_wide boolean, _owner_id text) returns void
 language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
+set enable_seqscan = off as $$
 begin
     delete from agent.other_report as r where r.event_id in (
         select o.event_id from agent.other_report as o
-        where o.at < agent.clock() - interval '1 hour' and not exists (select from agent.event as e where e.id = o.event_id)
+        where o.at < agent.clock() - interval '1 hour'
+        and not exists (select from agent.event as e where e.id = o.event_id)
         order by o.at limit 20 for update skip locked);
     insert into agent.other_report (event_id, owner_id, enterprise_wide, at)
-    select _id, _owner_id, _enterprise_wide, agent.clock() where exists (select from agent.event where id = _id)
+    select _id, _owner_id, _enterprise_wide, agent.clock()
+    where exists (select from agent.event where id = _id)
     on conflict do nothing;
-end
-$$;
+end $$;
 
 -- Who else reported an event and has a bot's installation now: the first of them. No row: no other.
-create or replace function agent.other_reporter(_id int8) returns table (enterprise_wide boolean, owner_id text)
+create or replace function agent.other_reporter(_id int8) returns table (enterprise_wide boolean
+    , owner_id text)
 language sql stable security definer
 begin atomic
     select r.enterprise_wide, r.owner_id from agent.other_report as r
     where r.event_id = _id and exists (
-        select from agent.installation as i where i.owner_id = r.owner_id and i.enterprise_wide = r.enterprise_wide and i.user_id = '')
+        select from agent.installation as i
+        where i.owner_id = r.owner_id and i.enterprise_wide = r.enterprise_wide and i.user_id = '')
     order by r.at, r.owner_id limit 1;
 end;
 
@@ -111,18 +117,16 @@ end;
 -- locked events, and all beyond a thousand: they are tried again by themselves.
 create or replace function agent.wake_installed(_enterprise_wide boolean, _owner_id text) returns int4
 language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 declare
     _ids int8[];
 begin
     -- Heads alone: such an event holds back its group.
     _ids := array(
         select e.id from agent.install_wait as w join agent.event as e on e.id = w.event_id
-        where w.owner_id = _owner_id and w.enterprise_wide = _enterprise_wide and w.user_id = '' and e.head and e.claimed_by is null and e.vt > agent.clock()
+        where w.owner_id = _owner_id and w.enterprise_wide = _enterprise_wide and w.user_id = '' and e.head
+        and e.claimed_by is null and e.vt > agent.clock()
         order by e.id limit 1000 for update of e skip locked);
     if _ids <> '{}' then
         update agent.event set vt = agent.clock() where id = any(_ids);
@@ -131,12 +135,13 @@ begin
         perform pg_notify('agent_event', '');
     end if;
     return cardinality(_ids);
-end
-$$;
+end $$;
 
 -- The rows of an installation: the bot's, and that person's. Null: the person who installed last.
-create or replace function agent.find_installation(_enterprise_wide boolean, _owner_id text, _user_id text default null)
-returns table (user_id text, app_id text, details jsonb, sealed bytea, expires_at timestamptz, version int8, installed_at timestamptz)
+create or replace function agent.find_installation(_enterprise_wide boolean, _owner_id text
+    , _user_id text default null)
+returns table (user_id text, app_id text, details jsonb, sealed bytea, expires_at timestamptz, version int8
+    , installed_at timestamptz)
 language sql stable security definer
 begin atomic
     select i.user_id, i.app_id, i.details, i.sealed, i.expires_at, i.version, i.installed_at
@@ -151,12 +156,14 @@ end;
 -- Delete rows of an installation: of some people and the bot (an empty id), or all (null).
 -- Rows that were installed after _until stay: Slack may report an old removal late.
 create or replace function agent.delete_installation
-( _enterprise_wide boolean, _owner_id text, _user_ids text[] default null, _until timestamptz default 'infinity') returns int4
+( _enterprise_wide boolean, _owner_id text, _user_ids text[] default null
+, _until timestamptz default 'infinity') returns int4
 language sql volatile security definer
 begin atomic
     with deleted as (
         delete from agent.installation
-        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and (_user_ids is null or user_id = any(_user_ids))
+        where owner_id = _owner_id and enterprise_wide = _enterprise_wide
+        and (_user_ids is null or user_id = any(_user_ids))
         and installed_at <= _until
         returning 1)
     select count(*)::int4 from deleted;
@@ -164,20 +171,20 @@ end;
 
 -- Delete an installation that was removed from Slack, and record that. One that is newer than
 -- _until stays: the report is late. Returns how many rows there were.
-create or replace function agent.uninstall(_enterprise_wide boolean, _owner_id text, _enterprise_id text, _until timestamptz) returns int4
-language plpgsql volatile security definer
-as $$
+create or replace function agent.uninstall(_enterprise_wide boolean, _owner_id text, _enterprise_id text
+    , _until timestamptz) returns int4
+language plpgsql volatile security definer as $$
 declare
     _deleted int4 := agent.delete_installation(_enterprise_wide, _owner_id, null, _until);
 begin
     insert into agent.uninstall (owner_id, enterprise_wide, enterprise_id, at)
     select _owner_id, _enterprise_wide, nullif(_enterprise_id, _owner_id), least(_until, agent.clock())
     where _owner_id ~ '^[A-Za-z0-9]{2,50}$'
-    and not exists (select from agent.installation where owner_id = _owner_id and enterprise_wide = _enterprise_wide)
+    and not exists (select from agent.installation
+        where owner_id = _owner_id and enterprise_wide = _enterprise_wide)
     on conflict do nothing;
     return _deleted;
-end
-$$;
+end $$;
 
 -- Does one bounded step of the erasures after uninstalls (agent.erase_step): of an owner that
 -- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
@@ -185,10 +192,10 @@ $$;
 -- workspaces has the app. Returns whose data it erases, the receipt's number and key, the place
 -- ("done" at the end), and how many events have not ended; nulls: there is nothing to do.
 create or replace function agent.erase_uninstalled
-( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text, out place text, out waiting int4
+( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text
+, out place text, out waiting int4
 )
-language plpgsql volatile security definer
-as $$
+language plpgsql volatile security definer as $$
 declare
     _u agent.uninstall;
     _filter jsonb;
@@ -198,49 +205,60 @@ begin
     end if;
     select u.* into _u from agent.uninstall as u
     where u.erasure_id is not null or u.at <= agent.clock() - _grace and not exists (
-        select from agent.installation as i where i.owner_id = u.owner_id and i.enterprise_wide = u.enterprise_wide
-        or i.enterprise_wide and i.owner_id = u.enterprise_id or u.enterprise_wide and i.details ->> 'enterprise_id' = u.owner_id)
-    and not exists (select from agent.uninstall as o where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > agent.clock() - _grace)
+        select from agent.installation as i
+        where i.owner_id = u.owner_id and i.enterprise_wide = u.enterprise_wide
+        or i.enterprise_wide and i.owner_id = u.enterprise_id or u.enterprise_wide
+        and i.details ->> 'enterprise_id' = u.owner_id)
+    and not exists (select from agent.uninstall as o
+        where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > agent.clock() - _grace)
     order by u.erasure_id, u.at limit 1 for update skip locked;
     if not found then
         return;
     end if;
     owner := _u.owner_id;
     _filter := jsonb_build_object('team', owner);
-    select e.id, e.key into receipt, key from agent.erasure as e where e.id = _u.erasure_id and e.finished_at is null;
+    select e.id, e.key into receipt, key from agent.erasure as e
+    where e.id = _u.erasure_id and e.finished_at is null;
     if not found then
         select begun.id, begun.key into receipt, key
         from agent.begin_erasure(_filter, format('%s, after an uninstall at %s', _by, _u.at)) as begun;
-        update agent.uninstall as u set erasure_id = receipt where u.owner_id = _u.owner_id and u.enterprise_wide = _u.enterprise_wide;
+        update agent.uninstall as u set erasure_id = receipt
+        where u.owner_id = _u.owner_id and u.enterprise_wide = _u.enterprise_wide;
     end if;
-    select step.place, step.waiting into place, waiting from agent.erase_step(receipt, _filter, _limit) as step;
+    select step.place, step.waiting into place, waiting
+    from agent.erase_step(receipt, _filter, _limit) as step;
     if place = 'done' then
-        delete from agent.uninstall as u where u.owner_id = _u.owner_id and u.enterprise_wide = _u.enterprise_wide;
+        delete from agent.uninstall as u
+        where u.owner_id = _u.owner_id and u.enterprise_wide = _u.enterprise_wide;
     end if;
-end
-$$;
+end $$;
 
 -- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile.
 -- No row: another process refreshes them, or they have changed since that version.
-create or replace function agent.begin_refresh(_enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _for interval)
+create or replace function agent.begin_refresh(_enterprise_wide boolean, _owner_id text, _user_id text
+    , _version int8, _for interval)
 returns table (sealed bytea, version int8)
 language sql volatile security definer
 begin atomic
     update agent.installation as i set refreshing_until = agent.clock() + _for, version = i.version + 1
-    where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id and i.version = _version
+    where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id
+    and i.version = _version
     and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
     returning i.sealed, i.version;
 end;
 
 -- Store refreshed tokens. False: the row has changed meanwhile, and nothing is stored.
 create or replace function agent.end_refresh
-( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea, _expires_at timestamptz) returns boolean
+( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea
+, _expires_at timestamptz) returns boolean
 language sql volatile security definer
 begin atomic
     with refreshed as (
         update agent.installation as i
-        set sealed = _sealed, previous = null, expires_at = _expires_at, version = i.version + 1, refreshing_until = null
-        where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id and i.version = _version
+        set sealed = _sealed, previous = null, expires_at = _expires_at, version = i.version + 1
+        , refreshing_until = null
+        where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id
+        and i.version = _version
         returning 1)
     select exists (select from refreshed);
 end;
@@ -254,13 +272,15 @@ begin atomic
     -- A worker reads no time before the year 1.
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
     from agent.installation as i
-    where i.expires_at <= agent.clock() + _within and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
+    where i.expires_at <= agent.clock() + _within
+    and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
 
 -- Up to _limit rows after a row, in the order of their keys: a rotation looks at all of them.
 create or replace function agent.installations_to_seal
-( _limit int4 default 100, _after_owner text default '', _after_wide boolean default false, _after_user text default ''
+( _limit int4 default 100, _after_owner text default '', _after_wide boolean default false
+, _after_user text default ''
 ) returns table (owner_id text, enterprise_wide boolean, user_id text, sealed bytea, previous bytea)
 language sql stable security definer
 begin atomic
@@ -276,8 +296,10 @@ create or replace function agent.seal_installation
 language sql volatile security definer
 begin atomic
     with changed as (
-        update agent.installation set sealed = coalesce(_anew, sealed), previous = case when _anew is not null then coalesce(previous, sealed) end
-        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and user_id = _user_id and sealed = _sealed
+        update agent.installation set sealed = coalesce(_anew, sealed)
+        , previous = case when _anew is not null then coalesce(previous, sealed) end
+        where owner_id = _owner_id and enterprise_wide = _enterprise_wide and user_id = _user_id
+        and sealed = _sealed
         returning 1)
     select exists (select from changed);
 end;
@@ -290,18 +312,22 @@ return agent.use_id('oauth ' || encode(_state, 'hex'), _expires_at);
 -- The data key with which a workspace's values are encrypted now. No row: it has none yet.
 create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
 language sql stable security definer
-as $$ select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null and k.left_at is null $$;
+as $$ select k.id, k.sealed from agent.data_key as k
+    where k.workspace = _workspace and k.retired_at is null and k.left_at is null $$;
 
 -- Give a workspace its data key. Answers the key that counts: another process may have been first.
-create or replace function agent.add_data_key(_workspace text, _id bytea, _sealed bytea) returns table (id bytea, sealed bytea)
+create or replace function agent.add_data_key(_workspace text, _id bytea
+    , _sealed bytea) returns table (id bytea, sealed bytea)
 language sql volatile security definer
 begin atomic
-    insert into agent.data_key (id, workspace, sealed) values (_id, _workspace, _sealed) on conflict do nothing;
+    insert into agent.data_key (id, workspace, sealed) values (_id, _workspace, _sealed) on conflict
+    do nothing;
     select k.id, k.sealed from agent.data_key(_workspace) as k;
 end;
 
 -- Data keys by their ids. A missing one was destroyed.
-create or replace function agent.find_data_keys(_ids bytea[]) returns table (id bytea, workspace text, sealed bytea)
+create or replace function agent.find_data_keys(_ids bytea[]) returns table (id bytea, workspace text
+    , sealed bytea)
 language sql stable security definer
 as $$ select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids) $$;
 
@@ -309,7 +335,8 @@ as $$ select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = a
 create or replace function agent.data_keys_to_seal(_limit int4 default 100, _after bytea default '')
 returns table (id bytea, workspace text, sealed bytea, previous bytea)
 language sql stable security definer
-as $$ select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after order by k.id limit _limit $$;
+as $$ select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after
+    order by k.id limit _limit $$;
 
 -- Store a re-encrypted data key, and keep the previous value. _anew null confirms: what is stored
 -- was opened, and the previous value goes. False: it has changed meanwhile.
@@ -317,7 +344,8 @@ create or replace function agent.seal_data_key(_id bytea, _sealed bytea, _anew b
 language sql volatile security definer
 begin atomic
     with changed as (
-        update agent.data_key set sealed = coalesce(_anew, sealed), previous = case when _anew is not null then coalesce(previous, sealed) end
+        update agent.data_key set sealed = coalesce(_anew, sealed)
+        , previous = case when _anew is not null then coalesce(previous, sealed) end
         where id = _id and sealed = _sealed
         returning 1)
     select exists (select from changed);
@@ -327,7 +355,8 @@ end;
 -- what it encrypted: a later rotation may have the key that opens it.
 create or replace function agent.leave_data_key(_id bytea, _sealed bytea) returns void
 language sql volatile security definer
-as $$ update agent.data_key set left_at = coalesce(left_at, agent.clock()) where id = _id and sealed = _sealed $$;
+as $$ update agent.data_key set left_at = coalesce(left_at, agent.clock())
+    where id = _id and sealed = _sealed $$;
 
 -- Let a workspace's data key encrypt nothing more. Processes take another one within their cache's
 -- period. Returns how long the last of its keys has been retired; null: it has none.
@@ -337,7 +366,8 @@ begin atomic
     -- A key that is retired already will be destroyed by an interrupted erasure.
     update agent.data_key set retired_at = agent.clock() where workspace = _workspace and retired_at is null
     and not exists (select from agent.data_key where workspace = _workspace and retired_at is not null);
-    select agent.clock() - max(retired_at) from agent.data_key where workspace = _workspace and retired_at is not null;
+    select agent.clock() - max(retired_at) from agent.data_key
+    where workspace = _workspace and retired_at is not null;
 end;
 
 -- Destroy a workspace's retired data keys, so what they encrypted is lost. Returns how many.
@@ -345,14 +375,15 @@ create or replace function agent.destroy_data_keys(_workspace text, _retired_for
 language sql volatile security definer
 begin atomic
     with destroyed as (
-        delete from agent.data_key where workspace = _workspace and retired_at <= agent.clock() - _retired_for returning 1)
+        delete from agent.data_key where workspace = _workspace and retired_at <= agent.clock() - _retired_for
+        returning 1)
     select count(*)::int4 from destroyed;
 end;
 
 -- Sets a workspace's rule _about a channel, a person or itself, once per _id. False: there are ten.
-create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text, _set_by text) returns boolean
-language plpgsql volatile security definer
-as $$
+create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text
+    , _set_by text) returns boolean
+language plpgsql volatile security definer as $$
 begin
     -- The next statement counts what calls at the same time have set. A turn's name shows no id.
     perform agent.await_turn('set_rule ' || (hashtext(_owner_id || ' ' || _about) & 255), '2s');
@@ -361,14 +392,15 @@ begin
     where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10
     on conflict (id) do nothing;
     return exists (select from agent.rule as r where r.id = _id);
-end
-$$;
+end $$;
 
 -- A workspace's rules about some ids, in their order; about one the oldest first.
-create or replace function agent.read_rules(_owner_id text, _about text[]) returns table (id int8, about text, said text, set_by text)
+create or replace function agent.read_rules(_owner_id text, _about text[]) returns table (id int8, about text
+    , said text, set_by text)
 language sql stable security definer
 begin atomic
-    select r.id, r.about, r.said, r.set_by from agent.rule as r where r.owner_id = _owner_id and r.about = any(_about)
+    select r.id, r.about, r.said, r.set_by from agent.rule as r
+    where r.owner_id = _owner_id and r.about = any(_about)
     order by array_position(_about, r.about), r.id;
 end;
 
@@ -376,21 +408,23 @@ end;
 create or replace function agent.drop_rule(_owner_id text, _about text, _id int8) returns boolean
 language sql volatile security definer
 begin atomic
-    with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about returning r.id)
+    with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about
+        returning r.id)
     select exists (select from gone);
 end;
 
 -- What has nothing sealed in it, and of the oldest _limit live events those whose data key is gone.
 create or replace function agent.damaged_seals(_limit int4) returns setof text
 language sql stable security definer
-set jit = off
-as $$
+set jit = off as $$
     select format('installation of %s %s', owner_id, user_id) from agent.installation where sealed = ''
     union all
     select 'data key ' || encode(id, 'hex') from agent.data_key where sealed = ''
     union all
     select 'event ' || e.id from (select id, event from agent.event order by id limit _limit) as e
-    cross join lateral (select coalesce(e.event ->> 'surelane.sealed', e.event -> 'payload' ->> 'surelane.sealed')) as s (sealed)
+    cross join lateral (select coalesce(e.event ->> 'surelane.sealed'
+            , e.event -> 'payload' ->> 'surelane.sealed')) as s (sealed)
     where s.sealed is not null and case when s.sealed ~ '^[A-Za-z0-9+/]{12}'
-        then not exists (select from agent.data_key where id = substr(decode(left(s.sealed, 12), 'base64'), 2)) else true end
+        then not exists (select from agent.data_key
+            where id = substr(decode(left(s.sealed, 12), 'base64'), 2)) else true end
 $$;
