@@ -8,7 +8,7 @@ from surelane_migrations.files import Scripts
 COMMITS: Mapping[str, str] = {}
 """Maps versions to commits of their source, oldest first. Add a release's commit together with the next version."""
 
-BASE = "650f58dbf7f822d0fa0ae61d5c8cd89a97875056"
+BASE = "530897c46dc74d7df7169219e72d17eb9add4dd2"
 """A commit of this version: until a version is released, its schema and client are what today's scripts upgrade."""
 
 

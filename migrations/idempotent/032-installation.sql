@@ -1,6 +1,4 @@
--- Installations of the Slack app by OAuth, data keys, and people's rules for agents. The services
--- seal them before they come here.
---
+-- Installations of the Slack app by OAuth. The services seal tokens before they come here.
 --   save_installation, use_oauth_state: ingest, at an install
 --   wake_installed: events that wait for it; save_installation
 --   find_installation: ingest, workers
@@ -10,21 +8,13 @@
 --   delete_installation, uninstall: ingest, as Slack reports it
 --   erase_uninstalled: workers, once the grace has passed
 --   begin_refresh, end_refresh, expiring_installations: workers
---   installations_to_seal, seal_installation: a rotation of the encryption keys
---   data_keys_to_seal, seal_data_key, leave_data_key: the same
---   data_key, add_data_key, find_data_keys: services, programs
---   retire_data_key, destroy_data_keys: erasing (016)
---   set_rule, read_rules, drop_rule: workers
---   damaged_seals: surelane verify
+--   installations_to_seal, seal_installation: a rotation of keys; operators
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
 -- later one replaces it, but keeps what an uninstall will erase. The bot's wakes waiting events.
 create or replace function agent.save_installation
 ( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[]
-, _expire timestamptz[]
-) returns void
-language plpgsql volatile security definer as $$
-begin
+, _expire timestamptz[]) returns void language plpgsql security definer as $$ begin
     insert into agent.installation as i (enterprise_wide, owner_id, user_id, app_id, details, sealed
         , expires_at, installed_at)
     select _enterprise_wide, _owner_id, given.user_id, coalesce(_app_id, ''), given.details, given.sealed
@@ -37,9 +27,7 @@ begin
     , version = i.version + 1, refreshing_until = null, installed_at = excluded.installed_at;
     delete from agent.uninstall where owner_id = _owner_id and enterprise_wide = _enterprise_wide
     and erasure_id is null;
-    if '' = any(_user_ids) then
-        perform agent.wake_installed(_enterprise_wide, _owner_id);
-    end if;
+    if '' = any(_user_ids) then perform agent.wake_installed(_enterprise_wide, _owner_id); end if;
 end $$;
 
 -- Record that an event waits for an installation, or for a person's row, until a deadline. True: it
@@ -47,9 +35,7 @@ end $$;
 create or replace function agent.await_installation
 ( _id int8, _enterprise_wide boolean, _owner_id text, _until timestamptz
 , _user_id text default '') returns boolean
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-begin
+language plpgsql security definer set enable_seqscan = off as $$ begin
     delete from agent.install_wait where event_id in (
         select event_id from agent.install_wait where until < agent.clock() - interval '1 hour' limit 20
         for update skip locked);
@@ -70,26 +56,20 @@ end $$;
 -- Tell the turns that wait for a person's account that there is one now. They look whether it is
 -- the right one. A turn that is locked for two seconds is left out: it looks again by itself.
 create or replace function agent.wake_connected(_user_id text) returns void
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-declare
-    _id int8;
+language plpgsql security definer set enable_seqscan = off as $$ declare _id int8;
 begin
     for _id in select event_id from agent.install_wait
         where user_id = _user_id and _user_id <> '' and until > agent.clock() limit 100 loop
         begin
             perform agent.send_signal(_id, 'account', null, false, _user_id);
-        exception when lock_not_available then
-            null;
+        exception when lock_not_available then null;
         end;
     end loop;
 end $$;
 
 -- Note who else reported a stored message of a shared channel, unless it ended. Forget old notes.
 create or replace function agent.note_report(_id int8, _enterprise_wide boolean, _owner_id text) returns void
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-begin
+language plpgsql security definer set enable_seqscan = off as $$ begin
     delete from agent.other_report as r where r.event_id in (
         select o.event_id from agent.other_report as o
         where o.at < agent.clock() - interval '1 hour'
@@ -102,10 +82,8 @@ begin
 end $$;
 
 -- Who else reported an event and has a bot's installation now: the first of them. No row: no other.
-create or replace function agent.other_reporter(_id int8) returns table (enterprise_wide boolean
-    , owner_id text)
-language sql stable security definer
-begin atomic
+create or replace function agent.other_reporter(_id int8)
+returns table (enterprise_wide boolean, owner_id text) language sql stable security definer begin atomic
     select r.enterprise_wide, r.owner_id from agent.other_report as r
     where r.event_id = _id and exists (
         select from agent.installation as i
@@ -116,11 +94,9 @@ end;
 -- Make events visible that wait for an installation, and wake the workers. Leaves out claimed and
 -- locked events, and all beyond a thousand: they are tried again by themselves.
 create or replace function agent.wake_installed(_enterprise_wide boolean, _owner_id text) returns int4
-language plpgsql volatile security definer
+language plpgsql security definer
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off as $$
-declare
-    _ids int8[];
+set enable_mergejoin = off as $$ declare _ids int8[];
 begin
     -- Heads alone: such an event holds back its group.
     _ids := array(
@@ -138,12 +114,10 @@ begin
 end $$;
 
 -- The rows of an installation: the bot's, and that person's. Null: the person who installed last.
-create or replace function agent.find_installation(_enterprise_wide boolean, _owner_id text
-    , _user_id text default null)
+create or replace function agent.find_installation
+( _enterprise_wide boolean, _owner_id text, _user_id text default null)
 returns table (user_id text, app_id text, details jsonb, sealed bytea, expires_at timestamptz, version int8
-    , installed_at timestamptz)
-language sql stable security definer
-begin atomic
+, installed_at timestamptz) language sql stable security definer begin atomic
     select i.user_id, i.app_id, i.details, i.sealed, i.expires_at, i.version, i.installed_at
     from agent.installation as i
     where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide
@@ -157,25 +131,21 @@ end;
 -- Rows that were installed after _until stay: Slack may report an old removal late.
 create or replace function agent.delete_installation
 ( _enterprise_wide boolean, _owner_id text, _user_ids text[] default null
-, _until timestamptz default 'infinity') returns int4
-language sql volatile security definer
-begin atomic
+, _until timestamptz default 'infinity') returns int4 language sql security definer begin atomic
     with deleted as (
         delete from agent.installation
         where owner_id = _owner_id and enterprise_wide = _enterprise_wide
-        and (_user_ids is null or user_id = any(_user_ids))
-        and installed_at <= _until
+        and (_user_ids is null or user_id = any(_user_ids)) and installed_at <= _until
         returning 1)
     select count(*)::int4 from deleted;
 end;
 
 -- Delete an installation that was removed from Slack, and record that. One that is newer than
 -- _until stays: the report is late. Returns how many rows there were.
-create or replace function agent.uninstall(_enterprise_wide boolean, _owner_id text, _enterprise_id text
-    , _until timestamptz) returns int4
-language plpgsql volatile security definer as $$
-declare
-    _deleted int4 := agent.delete_installation(_enterprise_wide, _owner_id, null, _until);
+create or replace function agent.uninstall
+( _enterprise_wide boolean, _owner_id text, _enterprise_id text, _until timestamptz) returns int4
+language plpgsql security definer as $$
+declare _deleted int4 := agent.delete_installation(_enterprise_wide, _owner_id, null, _until);
 begin
     insert into agent.uninstall (owner_id, enterprise_wide, enterprise_id, at)
     select _owner_id, _enterprise_wide, nullif(_enterprise_id, _owner_id), least(_until, agent.clock())
@@ -189,20 +159,14 @@ end $$;
 -- Does one bounded step of the erasures after uninstalls (agent.erase_step): of an owner that
 -- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
 -- organization has the app and for the grace after that, and an organization while one of its
--- workspaces has the app. Returns whose data it erases, the receipt's number and key, the place
--- ("done" at the end), and how many events have not ended; nulls: there is nothing to do.
+-- workspaces has the app. Returns the owner, the receipt's number and key, the place ("done" at the
+-- end), and how many events have not ended; nulls: there is nothing to do.
 create or replace function agent.erase_uninstalled
 ( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text
-, out place text, out waiting int4
-)
-language plpgsql volatile security definer as $$
-declare
-    _u agent.uninstall;
-    _filter jsonb;
+, out place text, out waiting int4) language plpgsql security definer as $$
+declare _u agent.uninstall; _filter jsonb;
 begin
-    if not agent.take_turn('erase_uninstalled') then
-        return;
-    end if;
+    if not agent.take_turn('erase_uninstalled') then return; end if;
     select u.* into _u from agent.uninstall as u
     where u.erasure_id is not null or u.at <= agent.clock() - _grace and not exists (
         select from agent.installation as i
@@ -212,9 +176,7 @@ begin
     and not exists (select from agent.uninstall as o
         where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > agent.clock() - _grace)
     order by u.erasure_id, u.at limit 1 for update skip locked;
-    if not found then
-        return;
-    end if;
+    if not found then return; end if;
     owner := _u.owner_id;
     _filter := jsonb_build_object('team', owner);
     select e.id, e.key into receipt, key from agent.erasure as e
@@ -235,24 +197,19 @@ end $$;
 
 -- Claim the refresh of a row's tokens for some seconds. No transaction stays open meanwhile.
 -- No row: another process refreshes them, or they have changed since that version.
-create or replace function agent.begin_refresh(_enterprise_wide boolean, _owner_id text, _user_id text
-    , _version int8, _for interval)
-returns table (sealed bytea, version int8)
-language sql volatile security definer
-begin atomic
+create or replace function agent.begin_refresh
+( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _for interval)
+returns table (sealed bytea, version int8) language sql security definer begin atomic
     update agent.installation as i set refreshing_until = agent.clock() + _for, version = i.version + 1
     where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id
-    and i.version = _version
-    and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
+    and i.version = _version and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
     returning i.sealed, i.version;
 end;
 
 -- Store refreshed tokens. False: the row has changed meanwhile, and nothing is stored.
 create or replace function agent.end_refresh
 ( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea
-, _expires_at timestamptz) returns boolean
-language sql volatile security definer
-begin atomic
+, _expires_at timestamptz) returns boolean language sql security definer begin atomic
     with refreshed as (
         update agent.installation as i
         set sealed = _sealed, previous = null, expires_at = _expires_at, version = i.version + 1
@@ -263,12 +220,11 @@ begin atomic
     select exists (select from refreshed);
 end;
 
--- The tokens that expire before a time, and that no process refreshes, the first ones first. What
--- was tried comes after what was not: else installations that Slack refuses would be all of them.
+-- The tokens that expire before a time and that no process refreshes, soonest first. Tried ones
+-- come last: else installations that Slack refuses would fill the list.
 create or replace function agent.expiring_installations(_within interval, _limit int4 default 100)
 returns table (enterprise_wide boolean, owner_id text, user_id text, version int8, expires_at timestamptz)
-language sql stable security definer
-begin atomic
+language sql stable security definer begin atomic
     -- A worker reads no time before the year 1.
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
     from agent.installation as i
@@ -280,21 +236,19 @@ end;
 -- Up to _limit rows after a row, in the order of their keys: a rotation looks at all of them.
 create or replace function agent.installations_to_seal
 ( _limit int4 default 100, _after_owner text default '', _after_wide boolean default false
-, _after_user text default ''
-) returns table (owner_id text, enterprise_wide boolean, user_id text, sealed bytea, previous bytea)
-language sql stable security definer
-begin atomic
+, _after_user text default '')
+returns table (owner_id text, enterprise_wide boolean, user_id text, sealed bytea, previous bytea)
+language sql stable security definer begin atomic
     select i.owner_id, i.enterprise_wide, i.user_id, i.sealed, i.previous from agent.installation as i
     where (i.owner_id, i.enterprise_wide, i.user_id) > (_after_owner, _after_wide, _after_user)
     order by i.owner_id, i.enterprise_wide, i.user_id limit _limit;
 end;
 
--- Store the re-encrypted tokens, and keep the previous ones. _anew null confirms: what is stored
--- was opened, and the previous ones go. False: they have changed meanwhile.
+-- Store re-encrypted tokens, and keep the previous ones. _anew null confirms that they were opened:
+-- the previous ones go. False: they have changed meanwhile.
 create or replace function agent.seal_installation
 ( _owner_id text, _enterprise_wide boolean, _user_id text, _sealed bytea, _anew bytea) returns boolean
-language sql volatile security definer
-begin atomic
+language sql security definer begin atomic
     with changed as (
         update agent.installation set sealed = coalesce(_anew, sealed)
         , previous = case when _anew is not null then coalesce(previous, sealed) end
@@ -306,125 +260,4 @@ end;
 
 -- Record that the state of an OAuth install was used. False: it was used before.
 create or replace function agent.use_oauth_state(_state bytea, _expires_at timestamptz) returns boolean
-language sql volatile security definer
-return agent.use_id('oauth ' || encode(_state, 'hex'), _expires_at);
-
--- The data key with which a workspace's values are encrypted now. No row: it has none yet.
-create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
-language sql stable security definer
-as $$ select k.id, k.sealed from agent.data_key as k
-    where k.workspace = _workspace and k.retired_at is null and k.left_at is null $$;
-
--- Give a workspace its data key. Answers the key that counts: another process may have been first.
-create or replace function agent.add_data_key(_workspace text, _id bytea
-    , _sealed bytea) returns table (id bytea, sealed bytea)
-language sql volatile security definer
-begin atomic
-    insert into agent.data_key (id, workspace, sealed) values (_id, _workspace, _sealed) on conflict
-    do nothing;
-    select k.id, k.sealed from agent.data_key(_workspace) as k;
-end;
-
--- Data keys by their ids. A missing one was destroyed.
-create or replace function agent.find_data_keys(_ids bytea[]) returns table (id bytea, workspace text
-    , sealed bytea)
-language sql stable security definer
-as $$ select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids) $$;
-
--- Up to _limit data keys after one, in the order of their ids, for a rotation.
-create or replace function agent.data_keys_to_seal(_limit int4 default 100, _after bytea default '')
-returns table (id bytea, workspace text, sealed bytea, previous bytea)
-language sql stable security definer
-as $$ select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after
-    order by k.id limit _limit $$;
-
--- Store a re-encrypted data key, and keep the previous value. _anew null confirms: what is stored
--- was opened, and the previous value goes. False: it has changed meanwhile.
-create or replace function agent.seal_data_key(_id bytea, _sealed bytea, _anew bytea) returns boolean
-language sql volatile security definer
-begin atomic
-    with changed as (
-        update agent.data_key set sealed = coalesce(_anew, sealed)
-        , previous = case when _anew is not null then coalesce(previous, sealed) end
-        where id = _id and sealed = _sealed
-        returning 1)
-    select exists (select from changed);
-end;
-
--- Leave a data key that a rotation could not open: its workspace gets another one. It stays, for
--- what it encrypted: a later rotation may have the key that opens it.
-create or replace function agent.leave_data_key(_id bytea, _sealed bytea) returns void
-language sql volatile security definer
-as $$ update agent.data_key set left_at = coalesce(left_at, agent.clock())
-    where id = _id and sealed = _sealed $$;
-
--- Let a workspace's data key encrypt nothing more. Processes take another one within their cache's
--- period. Returns how long the last of its keys has been retired; null: it has none.
-create or replace function agent.retire_data_key(_workspace text) returns interval
-language sql volatile security definer
-begin atomic
-    -- A key that is retired already will be destroyed by an interrupted erasure.
-    update agent.data_key set retired_at = agent.clock() where workspace = _workspace and retired_at is null
-    and not exists (select from agent.data_key where workspace = _workspace and retired_at is not null);
-    select agent.clock() - max(retired_at) from agent.data_key
-    where workspace = _workspace and retired_at is not null;
-end;
-
--- Destroy a workspace's retired data keys, so what they encrypted is lost. Returns how many.
-create or replace function agent.destroy_data_keys(_workspace text, _retired_for interval) returns int4
-language sql volatile security definer
-begin atomic
-    with destroyed as (
-        delete from agent.data_key where workspace = _workspace and retired_at <= agent.clock() - _retired_for
-        returning 1)
-    select count(*)::int4 from destroyed;
-end;
-
--- Sets a workspace's rule _about a channel, a person or itself, once per _id. False: there are ten.
-create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text
-    , _set_by text) returns boolean
-language plpgsql volatile security definer as $$
-begin
-    -- The next statement counts what calls at the same time have set. A turn's name shows no id.
-    perform agent.await_turn('set_rule ' || (hashtext(_owner_id || ' ' || _about) & 255), '2s');
-    insert into agent.rule (owner_id, id, about, said, set_by, set_at)
-    select _owner_id, _id, _about, _said, _set_by, agent.clock()
-    where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10
-    on conflict (id) do nothing;
-    return exists (select from agent.rule as r where r.id = _id);
-end $$;
-
--- A workspace's rules about some ids, in their order; about one the oldest first.
-create or replace function agent.read_rules(_owner_id text, _about text[]) returns table (id int8, about text
-    , said text, set_by text)
-language sql stable security definer
-begin atomic
-    select r.id, r.about, r.said, r.set_by from agent.rule as r
-    where r.owner_id = _owner_id and r.about = any(_about)
-    order by array_position(_about, r.about), r.id;
-end;
-
--- Removes a rule. False: there is none about that id.
-create or replace function agent.drop_rule(_owner_id text, _about text, _id int8) returns boolean
-language sql volatile security definer
-begin atomic
-    with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about
-        returning r.id)
-    select exists (select from gone);
-end;
-
--- What has nothing sealed in it, and of the oldest _limit live events those whose data key is gone.
-create or replace function agent.damaged_seals(_limit int4) returns setof text
-language sql stable security definer
-set jit = off as $$
-    select format('installation of %s %s', owner_id, user_id) from agent.installation where sealed = ''
-    union all
-    select 'data key ' || encode(id, 'hex') from agent.data_key where sealed = ''
-    union all
-    select 'event ' || e.id from (select id, event from agent.event order by id limit _limit) as e
-    cross join lateral (select coalesce(e.event ->> 'surelane.sealed'
-            , e.event -> 'payload' ->> 'surelane.sealed')) as s (sealed)
-    where s.sealed is not null and case when s.sealed ~ '^[A-Za-z0-9+/]{12}'
-        then not exists (select from agent.data_key
-            where id = substr(decode(left(s.sealed, 12), 'base64'), 2)) else true end
-$$;
+language sql security definer return agent.use_id('oauth ' || encode(_state, 'hex'), _expires_at);

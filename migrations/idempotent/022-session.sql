@@ -1,6 +1,4 @@
--- Who is there: the version of the schema, the server's timeline, and the workers with their
--- sessions.
---
+-- The schema's version, the server's timeline, and the workers with their sessions.
 --   schema_version: operators, all services
 --   own_timeline, note_timeline: whether a failover lost commits; all services
 --   worker_alive, list_workers: the list of workers; operators, ingest
@@ -17,14 +15,11 @@ create or replace function agent.schema_version(out version text, out min_compat
 language sql stable security definer
 as $$ select v.version::text, v.min_compatible::text from agent.version as v $$;
 
--- The server's system identifier, its timeline, and the newest one that it was told of: a server
--- below that was the primary before a failover. Null on a standby, or if hidden.
+-- The server's system identifier, its timeline, and the newest timeline that it was told of: a
+-- server below that was the primary before a failover. Null on a standby, or if hidden.
 create or replace function agent.own_timeline(out system_identifier int8, out timeline int4, out newest int4)
-language plpgsql volatile security definer as $$
-begin
-    if pg_is_in_recovery() then
-        return;
-    end if;
+language plpgsql security definer as $$ begin
+    if pg_is_in_recovery() then return; end if;
     begin
         system_identifier := (select c.system_identifier from pg_control_system() as c);
         timeline := ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int4;
@@ -36,9 +31,8 @@ end $$;
 
 -- Keeps and returns a server's newest timeline: so a service tells the former primary, and others.
 create or replace function agent.note_timeline(_system_identifier int8, _timeline int4) returns int4
-language plpgsql volatile security definer as $$
-declare
-    _newest int4 := (select newest from agent.timeline where system_identifier = _system_identifier);
+language plpgsql security definer as $$
+declare _newest int4 := (select newest from agent.timeline where system_identifier = _system_identifier);
 begin
     if _timeline <= _newest or current_setting('transaction_read_only') = 'on' then
         return greatest(_timeline, _newest);
@@ -51,20 +45,16 @@ end $$;
 
 -- Whether a worker that last announced itself at that time counts as alive.
 create or replace function agent.worker_alive(_seen_at timestamptz) returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
-return _seen_at > agent.clock() - agent.alive_for();
+language sql stable set search_path = pg_catalog, pg_temp return _seen_at > agent.clock() - agent.alive_for();
 
 -- The first key of the advisory locks that are workers' sessions (pg_locks.classid).
 create or replace function agent.session_class() returns int4
-language sql immutable parallel safe
-return 1937077859;
+language sql immutable parallel safe return 1937077859;
 
--- The sessions of workers that are open on this database, on other connections than that of process
--- _but. Every role may read pg_locks, and take such a lock: those of other roles do not count.
+-- The sessions of workers that are open on this database, except those of process _but. Every role
+-- may read pg_locks, and take such a lock: locks of other roles do not count.
 create or replace function agent.open_sessions(_but int4 default null) returns int4[]
-language sql volatile security definer
-set jit = off
+language sql security definer set jit = off
 return array(
     select l.objid::int8::int4 from pg_locks as l
     where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
@@ -75,10 +65,9 @@ return array(
 
 -- The queue's advisory locks that sessions of other roles have, by session. The queue goes on
 -- without them, but more slowly: wake-ups wait for polls, for example.
-create or replace function agent.foreign_locks() returns table (pid int4, application text, role text
-    , what text)
-language sql volatile security definer
-set jit = off as $$
+create or replace function agent.foreign_locks()
+returns table (pid int4, application text, role text, what text)
+language sql security definer set jit = off as $$
     select l.pid, a.application_name, a.usename::text, string_agg(distinct known.what, ', ')
     from pg_locks as l join pg_stat_activity as a on a.pid = l.pid
     join (
@@ -92,22 +81,18 @@ set jit = off as $$
     where l.locktype = 'advisory' and l.granted
     and l.database = (select d.oid from pg_database as d where d.datname = current_database())
     and not has_function_privilege(a.usesysid, 'agent.open_session(text, text, boolean)', 'execute')
-    group by l.pid, a.application_name, a.usename
-$$;
+    group by l.pid, a.application_name, a.usename $$;
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
--- PostgreSQL drops as the connection ends. Others see by it that the worker lives. It is shared:
--- another connection of the worker may hold it as well (join_session). A worker that opens a
--- session again keeps its claims, unless it has been taken for dead meanwhile. _starts: this
--- process has had none before; a process of this name whose session is gone was its predecessor,
--- and its claims end. surelane.locked is then how many of them were locked and still stand. While
--- another process of this name is alive, the name is refused. False: the worker's row is locked;
--- call it again.
+-- PostgreSQL drops as the connection ends. It is shared: another connection of the worker may hold
+-- it as well (join_session). A worker that opens a session again keeps its claims, unless it has
+-- been taken for dead meanwhile. _starts: this process has had none before; the claims of a
+-- predecessor of this name, whose session is gone, end. surelane.locked is then how many of them
+-- were locked and still stand. While another process of this name is alive, the name is refused.
+-- False: the worker's row is locked; call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
-language plpgsql volatile security definer
-set lock_timeout = '100ms' as $$
-declare
-    _session int4 := nullif(current_setting('surelane.session', true), '');
+language plpgsql security definer set lock_timeout = '100ms' as $$
+declare _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
     -- Without a heartbeat for 90 seconds its session is left over, on a connection that was lost.
     if _starts and exists (
@@ -140,8 +125,7 @@ begin
         update agent.worker set session = _session, died_at = null, seen_at = agent.clock()
         where name = _name;
         return true;
-    exception when lock_not_available then
-        return false;
+    exception when lock_not_available then return false;
     end;
 end $$;
 
@@ -149,11 +133,8 @@ end $$;
 -- both connections have ended. Returns false, and holds nothing, if no other connection holds it:
 -- then its worker may have been taken for dead. A lost network is seen within 30 s.
 create or replace function agent.join_session(_session int4) returns boolean
-language plpgsql volatile security definer as $$
-begin
-    if not pg_try_advisory_lock_shared(agent.session_class(), _session) then
-        return false;
-    end if;
+language plpgsql security definer as $$ begin
+    if not pg_try_advisory_lock_shared(agent.session_class(), _session) then return false; end if;
     if _session <> all(agent.open_sessions(pg_backend_pid())) then
         perform pg_advisory_unlock_shared(agent.session_class(), _session);
         return false;
@@ -163,35 +144,29 @@ begin
     return true;
 end $$;
 
--- Puts a worker on the list, with its kinds, those that keep a thread's order (order_kinds), and
--- how many handlers it runs at once; announce_worker says the rest. A worker calls it on each new
--- connection before it claims: ingest waits for listed workers alone. False: the worker's row is
--- locked; call it again.
+-- Puts a worker on the list, with its kinds, which of them keep a thread's order (order_kinds), and
+-- how many handlers it runs at once. A worker calls it on each new connection before it claims:
+-- ingest waits for listed workers alone. False: the worker's row is locked; call it again.
 create or replace function agent.introduce_worker
-( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
-) returns boolean
-language plpgsql volatile security definer
-set lock_timeout = '100ms' as $$
-begin
+( _name text, _version text, _kinds text[], _ordered text[], _slots int4
+, _interactive_slots int4) returns boolean
+language plpgsql security definer set lock_timeout = '100ms' as $$ begin
     insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
     values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
     , ordered = excluded.ordered
     , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
-exception when lock_not_available then
-    return false;
+exception when lock_not_available then return false;
 end $$;
 
 -- The workers, and the state of each: alive; drained, so it claims nothing; lost, as its session is
 -- gone and it may come back; died, as it did not; silent, as it has announced nothing for too long.
 -- A worker behind a transaction pooler has no session: it is neither lost nor died.
 create or replace function agent.list_workers()
-returns table
-( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz
+returns table (name text, kinds text[], version text, state text, alive boolean, started_at timestamptz
 , seen_at timestamptz, died_at timestamptz, clock_offset interval, max_attempts int4)
-language sql volatile security definer
-set jit = off as $$
+language sql security definer set jit = off as $$
     select w.name, w.kinds, w.version, s.state, s.state in ('alive', 'drained'), w.started_at, w.seen_at
     , w.died_at, w.clock_offset, w.max_attempts
     from (select agent.open_sessions() as sessions offset 0) as open cross join agent.worker as w
@@ -201,18 +176,13 @@ set jit = off as $$
             when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained'
                 else 'alive' end as state
     ) as s
-    order by w.name
-$$;
+    order by w.name $$;
 
 -- One look at all sessions, by worker _name: which workers have lost theirs and have not been taken
 -- for dead, and how many have one or had. Sessions lost before server_since say nothing.
 create or replace function agent.watch_sessions
-( _name text, out names text[], out sessions int4[], out known int4, out server_since timestamptz
-)
-language plpgsql volatile security definer
-set jit = off as $$
-declare
-    _open int4[];
+( _name text, out names text[], out sessions int4[], out known int4, out server_since timestamptz)
+language plpgsql security definer set jit = off as $$ declare _open int4[];
 begin
     -- A session's lock is older than its row: so the rows are read first.
     select array_agg(w.name), array_agg(w.session) into names, sessions from agent.worker as w
@@ -226,12 +196,11 @@ begin
 end $$;
 
 -- Records how many attempts events of a listed worker's kinds may have without a maximum of their
--- own: _max_attempts, or that of their kind in _of_kinds. A worker calls it on each new connection
--- before it claims. If workers differ, the last one that started decides.
-create or replace function agent.declare_attempts(_name text, _kinds text[], _max_attempts int4
-    , _of_kinds jsonb) returns void
-language plpgsql volatile security definer as $$
-begin
+-- own: _max_attempts, or their kind's in _of_kinds. A worker calls it on each new connection before
+-- it claims. If workers differ, the last to start decides.
+create or replace function agent.declare_attempts
+( _name text, _kinds text[], _max_attempts int4, _of_kinds jsonb) returns void
+language plpgsql security definer as $$ begin
     perform agent.register_kinds(_kinds);
     update agent.kind set max_attempts = coalesce((_of_kinds ->> kind)::int4, _max_attempts)
     where kind in (
@@ -249,9 +218,8 @@ end $$;
 -- declare_attempts. A day's silence makes it forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker
 ( _name text, _kinds text[], _version text, _clock_offset interval default null
-, _max_attempts int4 default null, _of_kinds jsonb default '{}'
-) returns void
-language plpgsql volatile security definer as $$
+, _max_attempts int4 default null, _of_kinds jsonb default '{}') returns void
+language plpgsql security definer as $$
 declare
     _known boolean := exists (select from agent.worker where name = _name and kinds = _kinds);
     _session int4 := nullif(current_setting('surelane.session', true), '');
@@ -265,19 +233,14 @@ begin
     , died_at = case when w.session is not distinct from excluded.session then w.died_at end;
     delete from agent.worker where seen_at < agent.clock() - interval '1 day';
     perform agent.declare_attempts(_name, _kinds, _max_attempts, _of_kinds);
-    if not _known then
-        perform agent.free_groups();
-    end if;
+    if not _known then perform agent.free_groups(); end if;
 end $$;
 
 -- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may
 -- take its place. Does nothing while claims stand under its name: rescue_worker needs its row.
 create or replace function agent.retire_worker(_name text) returns void
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-declare
-    _now timestamptz := agent.clock();
-    _kinds text[];
+language plpgsql security definer set enable_seqscan = off as $$
+declare _now timestamptz := agent.clock(); _kinds text[];
 begin
     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
         return;
@@ -291,11 +254,10 @@ end $$;
 
 -- Drains a worker: it claims nothing until it is resumed or restarted. false: no such worker.
 create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
-language sql volatile security definer as $$
+language sql security definer as $$
     update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end
     where name = _name;
-    select exists (select from agent.worker where name = _name)
-$$;
+    select exists (select from agent.worker where name = _name) $$;
 
 -- Whether a worker is drained. It asks with each poll.
 create or replace function agent.worker_drained(_name text) returns boolean

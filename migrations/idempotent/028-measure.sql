@@ -1,33 +1,21 @@
--- Figures of the queue, and what the page shows beside lists.
---
+-- Figures of the queue, deliveries that became no event, and connections.
 --   count_heads, named_kinds, vacuum_holder, queue_figures: parts of measure_queue
 --   measure_queue: the first caller after a pause measures; workers, ingest
---   count_usage, read_usage: what models used today; workers
---   remind_feedback, rate_turn: a person is told of ratings, or rates a turn; workers
---   list_kinds, limit_use, firings, list_running, list_questions: the page
 --   note_dropped, find_dropped: deliveries that became no event; ingest, operators
---   announce_sockets, list_sockets: whose the app's Socket Mode connections are; ingest, operators
+--   announce_sockets, list_sockets: whose Socket Mode's connections are; ingest, operators
 --   first_calls: tries what each service calls first; surelane doctor
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts a band lane by lane up to 10,000, and takes its other lanes to be alike:
 -- exact below, within two percent above. Counts up to 100,000 parked events a priority. _but:
 -- counts all kinds except these.
-drop function if exists agent.count_heads(text, timestamptz);
 create or replace function agent.count_heads
 ( _kind text, _now timestamptz, _but text[] default null, out pending int8, out later int8
 , out oldest timestamptz)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as $$
-declare
-    _band record;
-    _lane record;
-    _seen int4;
-    _visible int8;
-    _ahead int8;
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as $$
+declare _band record; _lane record; _seen int4; _visible int8; _ahead int8;
 begin
-    pending := 0;
-    later := 0;
+    pending := 0; later := 0;
     for _band in
         select 0 as first, 16 as lanes union all
         select 12 + 4 * b.band, 4 from (
@@ -36,9 +24,7 @@ begin
         select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane)
         where exists (select from agent.kind_limit as l where l.kind = _kind or _but is not null)
     loop
-        _seen := 0;
-        _visible := 0;
-        _ahead := 0;
+        _seen := 0; _visible := 0; _ahead := 0;
         while _seen < _band.lanes and _visible + _ahead < 10000 loop
             if _but is null then
                 select count(*) filter (where vt <= _now) as pending
@@ -67,16 +53,13 @@ begin
     end loop;
 end $$;
 
--- The kinds that are counted each by its name where there are more than 500: those with the most
--- events in 1,000 pages of the queue, then paused ones and those of workers. Null: all are.
+-- The kinds that are counted by name where there are more than 500: the largest in 1,000 pages of
+-- the queue, then paused kinds and workers' kinds. Null: all are.
 create or replace function agent.named_kinds() returns text[]
-language plpgsql volatile as $$
-declare
-    _percent float8 := 100 * 1000 * 8192.0 / greatest(pg_relation_size('agent.event'), 1);
+language plpgsql as $$
+declare _percent float8 := 100 * 1000 * 8192.0 / greatest(pg_relation_size('agent.event'), 1);
 begin
-    if not exists (select from agent.kind offset 500) then
-        return null;
-    end if;
+    if not exists (select from agent.kind offset 500) then return null; end if;
     return array(
         select k.kind from agent.kind as k
         left join (
@@ -94,12 +77,12 @@ end $$;
 -- schema, who is not a member of pg_read_all_stats; a slot has no since.
 create or replace function agent.vacuum_holder()
 returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
-language sql volatile security definer as $$
+language sql security definer as $$
     select h.holder, h.pid, h.application, h.state, h.since, h.anchor::text
     from (
         select 'session' as holder, a.pid
-        , coalesce(nullif(a.application_name, ''), a.backend_type, '') as application, a.state
-        , a.xact_start as since
+        , coalesce(nullif(a.application_name, ''), a.backend_type, '') as application
+        , a.state, a.xact_start as since
         , case when age(a.backend_xid) >= age(a.backend_xmin) or a.backend_xmin is null then a.backend_xid
             else a.backend_xmin end as anchor
         from pg_stat_activity as a
@@ -110,26 +93,23 @@ language sql volatile security definer as $$
         union all
         select 'prepared', null, p.gid, 'prepared', p.prepared, p.transaction from pg_prepared_xacts as p
         union all
-        select 'slot', s.active_pid, s.slot_name, case when s.active then 'active' else 'inactive' end, null
-        , s.xmin
+        select 'slot', s.active_pid, s.slot_name
+        , case when s.active then 'active' else 'inactive' end, null, s.xmin
         from pg_replication_slots as s where s.xmin is not null
     ) as h
-    order by age(h.anchor) desc, h.since limit 1
-$$;
+    order by age(h.anchor) desc, h.since limit 1 $$;
 
 -- The figures that operators watch, at a cost that hardly grows with the queue or its kinds: those
 -- without a name of their own (agent.named_kinds) are one, "other". _last: the holder of vacuum as
 -- it was seen before, for since when, where that is hidden.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
-language plpgsql volatile
-set enable_seqscan = off as $$
+language plpgsql set enable_seqscan = off as $$
 declare
-    _now timestamptz := agent.clock();
-    _holder jsonb;
+    _now timestamptz := agent.clock(); _holder jsonb;
     _named text[] := agent.named_kinds();
 begin
-    select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application, 'state', h.state
-        , 'anchor', h.anchor
+    select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application
+        , 'state', h.state, 'anchor', h.anchor
         , 'since', coalesce(extract(epoch from h.since)
             , case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
             , extract(epoch from _now)))
@@ -149,25 +129,24 @@ begin
             union all
             select null, false, c.* from agent.count_heads(null, _now, _named) as c where _named is not null
         )
-        select coalesce(jsonb_agg(jsonb_build_object('kind', coalesce(c.kind, 'other'), 'paused', c.paused
-                , 'pending', c.pending
+        select coalesce(jsonb_agg(jsonb_build_object('kind', coalesce(c.kind, 'other')
+            , 'paused', c.paused, 'pending', c.pending
             , 'scheduled', greatest(c.later - coalesce(r.heads, 0), 0), 'running', coalesce(r.events, 0)
             , 'oldest_pending_age', coalesce(extract(epoch from _now - c.oldest), 0)) order by c.kind), '[]')
         from counted as c left join running as r on r.kind is not distinct from c.kind)
     , 'group_waiting', (select count(*)
         from (select from agent.event where not head and claimed_by is null limit 100000) as waiting)
     , 'workers', (select count(*) from agent.list_workers() as w where w.alive)
-    , 'dead_rows', pg_stat_get_dead_tuples('agent.event'::regclass)
-    , 'holder', _holder);
+    , 'dead_rows', pg_stat_get_dead_tuples('agent.event'::regclass), 'holder', _holder);
 end $$;
 
 -- The queue's figures, measured once for all callers: again after 15 seconds, or later where
 -- measuring takes long, so it costs one percent of a processor at most. The first caller after that
--- time measures (fresh); others get what was measured before. Null: nothing was yet. began and
--- ended are when this call did, by the database's clock, for the caller to compare its own with.
--- The trail keeps one measurement each five minutes, for a day: its time, and each kind's depths.
+-- time measures (fresh); others get the last measurement. Null: there is none yet. began and ended:
+-- of this call, by the database's clock, for the caller to compare its own with. The trail keeps a
+-- measurement each five minutes, for a day: its time, and each kind's depths.
 create or replace function agent.measure_queue() returns jsonb
-language plpgsql volatile security definer as $$
+language plpgsql security definer as $$
 declare
     _began timestamptz := agent.clock();
     _figures jsonb;
@@ -192,220 +171,17 @@ begin
                     where not k @> '{"pending": 0, "running": 0, "scheduled": 0}'))) end;
     end if;
     return (
-        select figures || jsonb_build_object('fresh', _figures is not null, 'measured_at'
-            , extract(epoch from measured_at)
+        select figures || jsonb_build_object('fresh', _figures is not null
+            , 'measured_at', extract(epoch from measured_at)
             , 'began', extract(epoch from _began), 'ended', extract(epoch from agent.clock()))
         from agent.measurement where measured_at is not null);
 end $$;
-
--- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many
--- failed in the last day, up to 1,000. Planned with values, for history's chunks.
-create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
-returns table (kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4
-    , ordered boolean, handled_at timestamptz, failed int8)
-language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan set enable_bitmapscan = off as $$
-declare
-    _from timestamptz := agent.clock() - interval '1 day';
-    _first timestamptz := (
-        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o
-        where o.finished_on > _from - interval '24 hours');
-begin
-    return query
-    select k.kind, k.paused, k.paused_at, k.paused_by, k.max_attempts, k.ordered, k.handled_at, f.failed
-    from (
-        select * from agent.kind as each
-        where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
-        order by each.kind limit least(greatest(_limit, 1), 1000)
-    ) as k
-    cross join lateral (
-        select count(*) as failed from (
-            select from agent.event_hist as h
-            where h.kind = k.kind and h.outcome = 'failed' and h.finished_at >= _from and h.event_ts >= _first
-            limit 1000
-        ) as ended
-    ) as f
-    order by k.kind;
-end $$;
-
--- How much of its limit a kind uses: of the first 200 keys the five under which most events run,
--- and how many began under each in the limit's period.
-create or replace function agent.limit_use(_kinds text[])
-returns table (kind text, limit_key text, running int4, began int8, blocked_at timestamptz)
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-declare
-    _now timestamptz := agent.clock();
-    _limit agent.limits;
-begin
-    for _limit in select l.* from agent.limits as l where l.kind = any(_kinds) and l.parks loop
-        return query
-        with recursive known as (
-            (select s as state, 1 as nth from agent.limit_state as s where s.kind = _limit.kind
-            order by s.limit_key, s.at desc limit 1)
-            union all
-            select following.state, known.nth + 1 from known cross join lateral (
-                select s as state from agent.limit_state as s
-                where s.kind = _limit.kind and s.limit_key > (known.state).limit_key
-                order by s.limit_key, s.at desc limit 1
-            ) as following where known.nth < 200
-        ), busiest as (
-            select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc
-            limit 5
-        )
-        select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
-        , (select coalesce(sum(s.count), 0)::int8
-            from unnest((b.state).starts, (b.state).counts) as s (at, count)
-            where s.at > _now - _limit.period)
-        , (b.state).blocked_at
-        from busiest as b cross join lateral agent.limit_room(_limit, b.state, _now, null) as r;
-    end loop;
-end $$;
-
--- The jobs that named schedules stored for the times given, live or in history. _fired: about when
--- each was stored, by which its chunk of history is found.
-create or replace function agent.firings(_names text[], _times timestamptz[], _fired timestamptz[])
-returns table (name text, scheduled_at timestamptz, id int8, status text, reason text, error text
-    , finished_at timestamptz)
-language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan set enable_bitmapscan = off as $$
-begin
-    return query
-    select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), j.error, j.finished_at
-    from (
-        select t.name, t.scheduled_at, t.fired
-        , agent.bounded_key('cron:' || t.name || ':'
-            || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
-        from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)
-    ) as given
-    cross join lateral (
-        select l.id, l.status, l.reason, l.errors -> -1 ->> 'type' as error, l.finished_at
-        from agent.live_job as l where l.item_key = given.item_key
-        union all
-        select h.id, h.status, h.reason, h.errors -> -1 ->> 'type' as error, h.finished_at
-        from agent.ended_job as h where h.item_key = given.item_key
-        and h.event_ts between given.fired - interval '1 hour' and given.fired + interval '1 hour'
-    ) as j;
-end $$;
-
--- The events that run now, by worker (null: all), the longest claims first: up to _each of
--- a worker, with the number of all its running events. A group counts once, by its head.
-create or replace function agent.list_running(_worker text, _each int4)
-returns table (worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4
-    , claimed_at timestamptz, lease_until timestamptz)
-language sql volatile security definer
-set enable_bitmapscan = off as $$
-    select r.claimed_by, r.running, r.id, r.kind, r.item_key, r.group_key, r.attempts, r.claimed_at, r.vt
-    from (
-        select e.*, count(*) over (partition by e.claimed_by) as running
-        , row_number() over (partition by e.claimed_by order by e.claimed_at, e.id) as nth
-        from (
-            select f.claimed_by, f.id, f.kind, f.item_key, f.group_key, f.attempts, f.vt
-            , f.claimed[array_upper(f.claimed, 1)] as claimed_at
-            from (select * from agent.event as a where a.attempts > 0 and a.vt > (select agent.clock())
-                order by a.vt limit 20000) as f
-            where f.claimed_by is not null and f.head and (_worker is null or f.claimed_by = _worker)
-        ) as e
-    ) as r
-    where r.nth <= least(greatest(_each, 1), 500) order by r.claimed_by, r.nth
-$$;
-
--- A page of the questions that ctx.ask has open, the newest first: of live events that wait for a
--- person's answer. posted is what the step stored: the message's place, the people who may answer.
-create or replace function agent.list_questions(_after timestamptz, _after_id int8, _limit int4)
-returns table (id int8, kind text, item_key text, group_key text, question text, posted json
-    , asked_at timestamptz, until timestamptz)
-language sql volatile security definer
-set enable_bitmapscan = off as $$
-    select w.event_id, e.kind, e.item_key, e.group_key, w.name, a.result, w.started_at, w.due_at
-    from agent.step as w
-    join agent.event as e on e.id = w.event_id and e.claimed_by is null and e.vt > (select agent.clock())
-    -- surelane_worker.handling.asks has the names.
-    join agent.step as a on a.event_id = w.event_id and a.name = w.name || ' asked' and a.nth = 1
-    where w.sort = 'wait' and w.finished_at is null
-    and (w.due_at > (select agent.clock()) or w.due_at is null)
-    and (_after is null or (w.started_at, w.event_id) < (_after, _after_id))
-    order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200)
-$$;
-
--- Counts a model's response for its workspace and person, on today's row. A second call for the
--- response that was counted last changes nothing: the answer to the first one may have been lost.
-create or replace function agent.count_usage
-( _owner_id text, _user_id text, _model text, _input_tokens int8, _output_tokens int8, _cost numeric
-, _response text
-) returns void
-language sql volatile security definer
-begin atomic
-    insert into agent.model_usage as u (day, owner_id, user_id, model, requests, input_tokens, output_tokens
-        , cost, latest)
-    values ((agent.clock() at time zone 'utc')::date, _owner_id, _user_id, _model, 1, _input_tokens
-        , _output_tokens, _cost, _response)
-    on conflict (day, owner_id, user_id, model) do update
-    set requests = u.requests + 1, input_tokens = u.input_tokens + _input_tokens
-    , output_tokens = u.output_tokens + _output_tokens, cost = u.cost + _cost, latest = _response
-    where u.latest <> _response;
-end;
-
--- What models used today: for a workspace in all, and for a person in it.
-create or replace function agent.read_usage
-( _owner_id text, _user_id text, out tokens int8, out cost numeric, out person_tokens int8
-, out person_cost numeric
-)
-language sql stable security definer
-begin atomic
-    select coalesce(sum(u.input_tokens + u.output_tokens), 0), coalesce(sum(u.cost), 0)
-    , coalesce(sum(u.input_tokens + u.output_tokens) filter (where u.user_id = _user_id), 0)
-    , coalesce(sum(u.cost) filter (where u.user_id = _user_id), 0)
-    from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date
-    and u.owner_id = _owner_id;
-end;
-
--- Counts that a person is told of the buttons, so many times. False: it was three times before.
-create or replace function agent.remind_feedback(_owner_id text, _user_id text, _times int4) returns boolean
-language sql volatile security definer
-begin atomic
-    with counted as (
-        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating
-            , click, at)
-        values (0, _owner_id, _user_id, '', '', '', '', _times, 0, agent.clock())
-        on conflict (event_id, owner_id, user_id) do update set rating = f.rating + excluded.rating
-        where f.rating < 3 returning 1)
-    select exists (select from counted);
-end;
-
--- Stores what a person thinks of a turn in the channel. The later click counts. The same rating
--- again changes the reason alone, if it has one. False: there is no such turn in the channel.
-create or replace function agent.rate_turn
-( _event_id int8, _owner_id text, _user_id text, _channel text, _rating int4, _reason jsonb, _model text
-, _click int8
-) returns boolean
-language sql volatile security definer
-set enable_seqscan = off
-begin atomic
-    with found as materialized (
-        select agent.base_kind(t.kind, t.notes) as kind, coalesce(t.notes ->> 'version', '1') as version
-        from (select e.kind, e.notes, e.event from agent.event as e where e.id = _event_id
-            union all select h.kind, h.notes, h.event from agent.event_hist as h where h.id = _event_id
-            limit 1) as t
-        where agent.event_channel(t.event) = _channel
-    ), rated as (
-        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating
-            , reason, click, at)
-        select _event_id, _owner_id, _user_id, _channel, kind, version, _model, _rating, _reason, _click
-        , agent.clock() from found
-        on conflict (event_id, owner_id, user_id) do update
-        set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click
-        , at = excluded.at
-        where f.click < excluded.click and (f.rating <> excluded.rating or excluded.reason is not null))
-    select count(agent.remind_feedback(_owner_id, _user_id, 3)) > 0 from found;
-end;
 
 -- Keeps that deliveries came and became no event, for a day: [[age in seconds, key, kind, reason,
 -- workspace, channel, ts], …]. The oldest go earlier where all take more than 64 MB: about 20 hours
 -- of the 30,000 an hour that Slack delivers at most for one workspace. Never waits for a lock.
 create or replace function agent.note_dropped(_deliveries jsonb) returns void
-language plpgsql volatile security definer
-set enable_seqscan = off set lock_timeout = '100ms' as $$
+language plpgsql security definer set enable_seqscan = off set lock_timeout = '100ms' as $$
 declare
     _now timestamptz := agent.clock();
     _oldest float8 := (select max((d ->> 0)::float8) from jsonb_array_elements(_deliveries) as d);
@@ -421,15 +197,13 @@ end $$;
 
 -- The deliveries of the last day that became no event, newest first. What is null matches all.
 create or replace function agent.find_dropped
-( _key text default null, _channel text default null, _ts text default null
-, _from timestamptz default null, _until timestamptz default null, _limit int4 default 20
-) returns table (at timestamptz, key text, kind text, reason text, workspace text, channel text, ts text)
-language sql stable security definer
-set jit = off as $$
+( _key text default null, _channel text default null, _ts text default null, _from timestamptz default null
+, _until timestamptz default null, _limit int4 default 20)
+returns table (at timestamptz, key text, kind text, reason text, workspace text, channel text, ts text)
+language sql stable security definer set jit = off as $$
     select f.* from (
-        select b.at - make_interval(secs => (d ->> 0)::float8) as came_at
-        , d ->> 1 as key, d ->> 2 as kind, d ->> 3 as reason
-        , d ->> 4 as workspace, d ->> 5 as channel, d ->> 6 as ts
+        select b.at - make_interval(secs => (d ->> 0)::float8) as came_at, d ->> 1 as key, d ->> 2 as kind
+        , d ->> 3 as reason, d ->> 4 as workspace, d ->> 5 as channel, d ->> 6 as ts
         from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
         where b.at > agent.clock() - interval '1 day'
         and b.at >= coalesce(_from, '-infinity') and b.first_at <= coalesce(_until, 'infinity')
@@ -437,23 +211,17 @@ set jit = off as $$
         and (_ts is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_ts)))
     ) as f
     where (_key is null or f.key = _key) and (_channel is null or f.channel = _channel)
-    and (_ts is null or f.ts = _ts) and f.came_at between coalesce(_from, '-infinity') and coalesce(_until
-        , 'infinity')
-    order by f.came_at desc limit least(greatest(_limit, 1), 200)
-$$;
+    and (_ts is null or f.ts = _ts)
+    and f.came_at between coalesce(_from, '-infinity') and coalesce(_until, 'infinity')
+    order by f.came_at desc limit least(greatest(_limit, 1), 200) $$;
 
 -- An ingest process says how many connections of Socket Mode it has, or is about to open: before it
 -- opens one, and after one ended. With _of_the_app it also says how many Slack told it that the app
 -- has. Returns what agent.list_sockets does. A null of _sockets: the process ends.
 create or replace function agent.announce_sockets
-( _name text, _app_id text, _sockets int4, _of_the_app int4 default null
-, out ours int4, out others int4, out unsure boolean, out told_ago interval
-)
-language plpgsql volatile security definer as $$
-declare
-    _now timestamptz := agent.clock();
-    _others int4;
-    _since timestamptz;
+( _name text, _app_id text, _sockets int4, _of_the_app int4 default null, out ours int4, out others int4
+, out unsure boolean, out told_ago interval) language plpgsql security definer as $$
+declare _now timestamptz := agent.clock(); _others int4; _since timestamptz;
 begin
     delete from agent.socket as s where s.name in (
         select o.name from agent.socket as o
@@ -492,23 +260,15 @@ language sql stable security definer as $$
         , (array_agg(s.others order by s.told_at desc nulls last))[1] as others
         , (array_agg(s.since order by s.told_at desc nulls last))[1] as since
         from agent.socket as s where s.seen_at > agent.clock() - interval '1 minute' group by s.app_id
-    ) as c
-$$;
+    ) as c $$;
 
 -- Makes each service's first calls with the rights of its role, and takes them back. What failed
 -- has the server's SQLSTATE, message and object. Functions run as their owner, so the role decides
 -- only whether it may call them.
-create or replace function agent.first_calls() returns table (role text, call text, code text, message text
-    , object text)
-language plpgsql volatile security definer
-set lock_timeout = '1s' as $$
-declare
-    _given record;
-    _oid oid;
-    _schema text;
-    _table text;
-    _constraint text;
-    _context text;
+create or replace function agent.first_calls()
+returns table (role text, call text, code text, message text, object text)
+language plpgsql security definer set lock_timeout = '1s' as $$
+declare _given record; _oid oid; _schema text; _table text; _constraint text; _context text;
 begin
     for _given in
         select * from (values

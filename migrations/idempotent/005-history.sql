@@ -1,22 +1,19 @@
 -- History: look-ups, the one way into it, and the views of both tables.
---
 --   find_in_history, keys_in_history, messages_in_history: duplicates that ended; inserts
 --   history_is_hypertable: whether TimescaleDB keeps it; retention, erasing
 --   end_events: moves events to history, under the fence if asked; settles, archive_events
 --   archive_events: the same for events that the caller has locked; settles, sweeps, operators
---   note_outlier: trigger: it ended far from its event_ts
+--   event_hist_outlier: trigger: it ended far from its event_ts
 --   event_hist_failed: trigger: a job for the hook of an event that ended failed or expired
 --   open_questions, event_hist_close: trigger: a worker closes what is open in Slack
 --   live_job, ended_job, job: every event under one status; operators' lists
 --   schedule_queue: the same under a schedule's names; people
 
--- The id of an event in history by its item key. An exact event_ts narrows the search to one chunk.
--- If it was replaced, the last 25 hours are searched (Slack retries for 24), for webhooks three
--- days. Planned at each call: one plan for all values would open every chunk of history (ADR 0001).
-create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz
-    , _exact boolean) returns int8
-language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan as $$
+-- The id of an event in history by its item key. An exact event_ts narrows the search to one chunk;
+-- else the last 25 hours are searched (Slack retries for 24), for webhooks three days. Planned at
+-- each call: one plan for all values would open every chunk (ADR 0001).
+create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean)
+returns int8 language plpgsql security definer set plan_cache_mode = force_custom_plan as $$
 declare
     _now timestamptz := case when _exact then agent.clock() else _event_ts end;
     _first timestamptz := _event_ts;
@@ -33,38 +30,30 @@ begin
         limit 1);
 end $$;
 
--- Which of _item_keys history has in a range of time: maybe more than find_in_history. Planned
--- anew.
-create or replace function agent.keys_in_history(_item_keys text[], _first timestamptz
-    , _last timestamptz) returns text[]
-language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan as $$
-begin
+-- Which of _item_keys history has in a range of time. Planned anew.
+create or replace function agent.keys_in_history(_item_keys text[], _first timestamptz, _last timestamptz)
+returns text[] language plpgsql security definer set plan_cache_mode = force_custom_plan as $$ begin
     return array(select item_key from agent.event_hist
         where item_key = any(_item_keys) and event_ts between _first and _last);
 end $$;
 
 -- The same of the addresses of messages.
-create or replace function agent.messages_in_history
-(_addresses text[], _first timestamptz, _last timestamptz) returns text[]
-language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan as $$
-begin
+create or replace function agent.messages_in_history(_addresses text[], _first timestamptz, _last timestamptz)
+returns text[] language plpgsql security definer set plan_cache_mode = force_custom_plan as $$ begin
     return array(
         select dedupe_key from agent.event_hist
         where dedupe_key = any(_addresses) and event_ts between _first and _last);
 end $$;
 
 -- Moves events to history, each locked, copied and deleted in one pass. Returns their ids, and the
--- continuations that waited for them. Without _claims the caller holds the locks. With _claims this
--- is the fence: an event moves only if its claim stands and no other has it locked, and not if a
--- request to cancel it outlasted its lease. Members and children move only with _groups and
--- _continuations, which the caller has locked.
+-- continuations that waited for them. _claims is the fence: an event moves only if its claim
+-- stands, no other has it locked, and no request to cancel it outlasted its lease. Without, the
+-- caller holds the locks. Members and children move only with _groups and _continuations, which the
+-- caller has locked.
 create or replace function agent.end_events
 ( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[]
 , _continuations int8[], out ended int8[], out continuations int8[])
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql security definer set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _worker text := nullif(current_setting('surelane.worker', true), ''); -- once a batch
@@ -73,16 +62,14 @@ begin
     with moved as (
         insert into agent.event_hist
         ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane
-        , max_attempts, deadline, enqueued_at
-        , enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, traceparent
-        , continuation_id, waits_for
+        , max_attempts, deadline, enqueued_at, enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by
+        , errors, notes, traceparent, continuation_id, waits_for
         , fails_with_children, changes, outcome, reason, result, finished_at, finished_by)
         select e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.kind, e.item_key, e.dedupe_key
-        , e.group_key, e.head, e.lane
-        , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying
-        , e.cancelled_by, e.errors, e.notes
-        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome
-        , item.reason, item.result, _now, coalesce(e.claimed_by, session_user)
+        , e.group_key, e.head, e.lane, e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by
+        , e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes, e.traceparent, e.continuation_id
+        , e.waits_for, e.fails_with_children, e.changes, _outcome, item.reason, item.result, _now
+        , coalesce(e.claimed_by, session_user)
         from unnest(_ids, _claims, _reasons, _results) as item (id, claim, reason, result)
         -- One probe an item: a join would walk the whole index where the table was last seen empty.
         cross join lateral (
@@ -91,8 +78,7 @@ begin
                 or agent.claim_stands(claimed_by, claimed, item.claim, _worker)
                 and (cancelled_by is null or vt > _now)
             and (group_key is null or group_key = any(_groups))
-            and (continuation_id is null or continuation_id = any(_continuations)))
-            for update skip locked
+            and (continuation_id is null or continuation_id = any(_continuations))) for update skip locked
         ) as e
         returning id, continuation_id, case
             when lane < 0 and claimed_by is not null
@@ -102,28 +88,18 @@ begin
     , array_agg(freed) filter (where freed is not null)
     into ended, continuations, _freed from moved;
     delete from agent.event where id = any(ended);
-    if _freed is not null then
-        perform agent.note_freed(_freed[:][1:1], _freed[:][2:2]);
-    end if;
+    if _freed is not null then perform agent.note_freed(_freed[:][1:1], _freed[:][2:2]); end if;
 end $$;
 
 -- Moves events whose locks the caller holds to history: one reason for all, or reasons and results
--- by position in _of. The delete trigger gives their groups the next heads. An event that does not
--- complete and has undos stays until its handler has run them (agent.undo_first).
+-- by position in _of. An event that does not complete and has undos stays until its handler has run
+-- them (agent.undo_first).
 create or replace function agent.archive_events
 ( _ids int8[], _outcome text, _reason text default null, _of int8[] default null, _reasons text[] default null
-, _results jsonb[] default null
-) returns void
-language plpgsql volatile security definer as $$
-declare
-    _of_each text[];
-    _result_of_each jsonb[];
-    _undoing int8[];
-    _ended record;
+, _results jsonb[] default null) returns void language plpgsql security definer as $$
+declare _of_each text[]; _result_of_each jsonb[]; _undoing int8[]; _ended record;
 begin
-    if cardinality(_ids) = 0 then
-        return;
-    end if;
+    if cardinality(_ids) = 0 then return; end if;
     if _reason is not null or _reasons is not null or _outcome = 'cancelled' then
         _of_each := array(
             select coalesce(_reasons[array_position(_of, id)]
@@ -149,9 +125,7 @@ end $$;
 
 -- Whether history is a TimescaleDB hypertable.
 create or replace function agent.history_is_hypertable() returns boolean
-language plpgsql stable security definer as $$
-declare
-    _is boolean := false;
+language plpgsql stable security definer as $$ declare _is boolean := false;
 begin
     if to_regclass('_timescaledb_catalog.hypertable') is not null then
         execute 'select exists (select from _timescaledb_catalog.hypertable'
@@ -161,7 +135,7 @@ begin
 end $$;
 
 -- Notes a day on which an event ended, and the week of its event_ts, where these lie far apart.
-create or replace function agent.note_outlier() returns trigger
+create or replace function agent.event_hist_outlier() returns trigger
 language plpgsql security definer as $$
 declare
     _day timestamptz := date_bin('1 day', new.finished_at, 'epoch');
@@ -172,8 +146,8 @@ begin
     return new;
 end $$;
 
--- Stores the failure hook's job, if a worker has ever announced one, for an event that ended failed
--- or expired: with its payload, and its end under "failure". It expires after a day.
+-- Stores the failure hook's job, if a worker ever announced one, for an event that failed or
+-- expired: its payload, with its end under "failure". It expires after a day.
 create or replace function agent.event_hist_failed() returns trigger
 language plpgsql security definer as $$
 declare
@@ -181,12 +155,11 @@ declare
     _job agent.event;
 begin
     if exists (select from agent.kind where kind = _kind) then
-        _job := agent.job_from_json(jsonb_build_object('kind', 'failing', 'enqueued_by'
-                , coalesce(new.item_key, new.id::text)
+        _job := agent.job_from_json(jsonb_build_object('kind', 'failing'
+            , 'enqueued_by', coalesce(new.item_key, new.id::text)
             , 'traceparent', new.traceparent, 'deadline', agent.clock() + interval '1 day'
-            , 'payload', new.event || jsonb_build_object('failure'
-                , jsonb_build_object('id', new.id, 'key', new.item_key
-                , 'outcome', new.outcome, 'reason', new.reason, 'errors', new.errors))));
+            , 'payload', new.event || jsonb_build_object('failure', jsonb_build_object('id', new.id
+                , 'key', new.item_key, 'outcome', new.outcome, 'reason', new.reason, 'errors', new.errors))));
         -- Given above, it would be refused: nothing else may store such a job (agent.require_kind).
         _job.kind := _kind;
         perform agent.enqueue_job(_job, 'skip');
@@ -197,9 +170,7 @@ end $$;
 -- The questions and Stop buttons of an event that still have buttons in Slack: none was answered
 -- or closed. asked is what the step stored. surelane_worker.handling.asks has the names.
 create or replace function agent.open_questions(_id int8) returns table (question text, asked jsonb)
-language sql stable security definer
-set enable_seqscan = off
-begin atomic
+language sql stable security definer set enable_seqscan = off begin atomic
     select q.name, a.result::jsonb
     from agent.step as a cross join lateral (select left(a.name, -length(' asked')) as name) as q
     where a.event_id = _id and a.name like '%:% asked' and a.finished_at is not null
@@ -211,27 +182,22 @@ end;
 -- Stores a job for each streamed reply, question and Stop button that is left open: a worker closes
 -- it (surelane_worker.builtin.questions). The click that stopped the event closes its button.
 create or replace function agent.event_hist_close() returns trigger
-language plpgsql security definer as $$
-declare
-    _left jsonb;
-    _job agent.event;
+language plpgsql security definer as $$ declare _left jsonb; _job agent.event;
 begin
     for _left in
         select noted.value from jsonb_each(new.notes -> 'streams') as noted
-        -- 0.2.0 noted no channel.
-        where noted.value @> '{"stopped": false}' and noted.value ? 'channel'
+        where noted.value @> '{"stopped": false}'
         union all
         -- The worker decrypts a field of this name.
-        select jsonb_build_object('value', q.asked)
-        || jsonb_strip_nulls(jsonb_build_object('team_id', q.asked -> 'team_id'
-            , 'enterprise_id', q.asked -> 'enterprise_id', 'is_enterprise_install'
-            , case when q.asked ? 'enterprise_id' then true end))
+        select jsonb_build_object('value', q.asked) || jsonb_strip_nulls(jsonb_build_object(
+            'team_id', q.asked -> 'team_id', 'enterprise_id', q.asked -> 'enterprise_id'
+            , 'is_enterprise_install', case when q.asked ? 'enterprise_id' then true end))
         from agent.open_questions(new.id) as q
         where q.question not like 'stop button:%' or new.reason is null
         or new.reason not like '%: stopped in Slack'
     loop
-        _job := agent.job_from_json(jsonb_build_object('kind', 'closing', 'payload', _left, 'enqueued_by'
-                , coalesce(new.item_key, new.id::text)));
+        _job := agent.job_from_json(jsonb_build_object('kind', 'closing', 'payload', _left
+            , 'enqueued_by', coalesce(new.item_key, new.id::text)));
         -- Given above, it would be refused: nothing else may store such a job (agent.require_kind).
         _job.kind := 'surelane.close';
         perform agent.enqueue_job(_job, 'skip');
@@ -269,14 +235,13 @@ end $$;
 -- A publication of all tables refuses updates and deletes of a table without a key, or another
 -- replica identity. Full costs nothing unless wal_level is logical: the old row is logged then.
 do $$
-declare
-    _table record;
+declare _table record;
 begin
     for _table in
         select * from (values
-            ('event_hist', 'i', 'using index event_hist_id'), ('event_hist_outlier', 'f', 'full'), ('band'
-            , 'f', 'full')
-            , ('limit_note', 'f', 'full'), ('limit_state', 'f', 'full'), ('version', 'f', 'full')
+            ('event_hist', 'i', 'using index event_hist_id'), ('event_hist_outlier', 'f', 'full')
+            , ('band', 'f', 'full'), ('limit_note', 'f', 'full'), ('limit_state', 'f', 'full')
+            , ('version', 'f', 'full')
         ) as wanted (name, identity, clause)
         where (select relreplident from pg_class where oid = to_regclass('agent.' || name)) <> identity
     loop
@@ -290,23 +255,19 @@ select id, kind, case when vt <= now() then 'pending' when claimed_by is null th
     else 'running' end as status
 , event as payload, attempts, max_attempts, claimed_by as locked_by
 , case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at
-, errors -> -1 ->> 'message' as error, errors
-, null::jsonb as result, null::text as reason, dedupe_key, item_key, group_key, event_ts, enqueued_at
-, enqueued_by, claimed, heartbeat_at
-, deadline, null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id
-, waits_for
-, case when claimed_by is not null and vt > now() then vt end as lease_until
+, errors -> -1 ->> 'message' as error, errors, null::jsonb as result, null::text as reason, dedupe_key
+, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline
+, null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id
+, waits_for, case when claimed_by is not null and vt > now() then vt end as lease_until
 , agent.priority_of(lane) as priority
 from agent.event;
 
 create or replace view agent.ended_job as
 select id, kind, outcome as status, event as payload, attempts, max_attempts, claimed_by as locked_by
 , case when claimed_by is null then vt else claimed[array_upper(claimed, 1)] end as run_at
-, errors -> -1 ->> 'message' as error, errors, result
-, reason, dedupe_key, item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline
-, finished_at, finished_by
-, traceparent, changes, continuation_id, waits_for, null::timestamptz as lease_until
-, agent.priority_of(lane) as priority
+, errors -> -1 ->> 'message' as error, errors, result, reason, dedupe_key, item_key, group_key, event_ts
+, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline, finished_at, finished_by, traceparent, changes
+, continuation_id, waits_for, null::timestamptz as lease_until, agent.priority_of(lane) as priority
 from agent.event_hist;
 
 -- Every event, live or in history, under one status: pending, scheduled, running, or its outcome.
@@ -317,8 +278,7 @@ select * from agent.live_job union all select * from agent.ended_job;
 -- The schedule under the names of a classic schedule queue: live jobs, and ended ones.
 create or replace view agent.schedule_queue with (security_barrier) as
 select id as schedule_queue_item_id, enqueued_at as enqueued_on, enqueued_by, finished_at as dequeued_on
-, finished_by as dequeued_by
-, case when claimed = '{}' then run_at else event_ts end as schedule_on, payload as data, item_key
-, greatest(attempts - 1, 0) as redeliver_count, claimed[array_upper(claimed, 1)] as claimed_on
-, locked_by as claimed_by, group_key
+, finished_by as dequeued_by, case when claimed = '{}' then run_at else event_ts end as schedule_on
+, payload as data, item_key, greatest(attempts - 1, 0) as redeliver_count
+, claimed[array_upper(claimed, 1)] as claimed_on, locked_by as claimed_by, group_key
 from agent.job;

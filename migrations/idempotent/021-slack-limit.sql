@@ -1,7 +1,6 @@
 -- Slack's own rate limits, kept by all workers together (docs/adr/0045-slack-limits.md). A limit
 -- allows a number of calls in a window of time. Each leased call counts until a window after the
 -- last moment at which it may be made. The next call may begin once fewer than that number count.
---
 --   lock_slack_limit: a limit's calls that count; the two below
 --   lease_slack_calls: a worker, before it calls Slack
 --   delay_slack_calls: a worker that Slack refused
@@ -9,10 +8,7 @@
 -- Lock a limit's row, and return the ends of its calls that still count, in order. Null: another
 -- transaction has locked it. It may wait for an insert, so callers set lock_timeout.
 create or replace function agent.lock_slack_limit(_name text, _now timestamptz) returns timestamptz[]
-language plpgsql volatile
-set jit = off as $$
-declare
-    _busy timestamptz[];
+language plpgsql set jit = off as $$ declare _busy timestamptz[];
 begin
     select busy into _busy from agent.slack_limit where name = _name for update skip locked;
     if not found then
@@ -38,16 +34,11 @@ end $$;
 -- workers. If another transaction has locked a limit, it has no row: ask again.
 create or replace function agent.lease_slack_calls
 ( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[]
-, _within float8
-) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)
-language plpgsql volatile security definer
-set lock_timeout = '200ms' set jit = off as $$
+, _within float8) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)
+language plpgsql security definer set lock_timeout = '200ms' set jit = off as $$
 declare
     _now timestamptz := agent.clock();
-    _asked record;
-    _busy timestamptz[];
-    _at timestamptz;
-    _ends timestamptz;
+    _asked record; _busy timestamptz[]; _at timestamptz; _ends timestamptz;
 begin
     workers := (select count(*) from agent.worker as w
         where w.died_at is null and agent.worker_alive(w.seen_at));
@@ -58,10 +49,7 @@ begin
     loop
         _busy := agent.lock_slack_limit(_asked.name, _now);
         continue when _busy is null;
-        ordinal := _asked.ordinal;
-        waits := '{}';
-        later := null;
-        at_hand := 0;
+        ordinal := _asked.ordinal; waits := '{}'; later := null; at_hand := 0;
         for _ in 1 .. _asked.wanted loop
             _at := coalesce(_busy[cardinality(_busy) - _asked.calls + 1], _now);
             if _at > _now + _within * interval '1 second' then
@@ -85,13 +73,9 @@ end $$;
 
 -- Record that Slack refused a leased call: no call of this limit begins for so many seconds, and
 -- then one after the other at the limit's rate. False: another transaction has locked the row.
-create or replace function agent.delay_slack_calls(_name text, _calls int4, _window float8
-    , _for float8) returns boolean
-language plpgsql volatile security definer
-set lock_timeout = '200ms' set jit = off as $$
-declare
-    _now timestamptz := agent.clock();
-    _busy timestamptz[] := agent.lock_slack_limit(_name, _now);
+create or replace function agent.delay_slack_calls(_name text, _calls int4, _window float8, _for float8)
+returns boolean language plpgsql security definer set lock_timeout = '200ms' set jit = off as $$
+declare _now timestamptz := agent.clock(); _busy timestamptz[] := agent.lock_slack_limit(_name, _now);
 begin
     update agent.slack_limit
     set busy = array(

@@ -1,29 +1,24 @@
 -- Answers in the HTTP response to Slack's request (docs/adr/0042-synchronous-answers.md). Ingest
 -- stores a command or an interaction, and a row for the request that waits. A worker answers that
 -- row, and a notification brings the answer to the ingest process.
---
 --   insert_requests: ingest, for a batch with commands or interactions
 --   answer_requests: a worker answers
 --   take_answers: ingest takes answers, and ends requests
 --   order_kinds: interactions that keep their thread's order; a worker's announcement
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
--- an answer; null: it does not wait. _channel: the channel on which this ingest process listens.
--- waits: whether an answer is possible: the event is live, and a worker that knows of answers
--- handles its kind, and is alive or has just retired. A request that repeats a live event waits
--- beside the first one. A menu's question has one attempt, and a deadline when its request stops
--- waiting. A command or a modal that no live worker handles, though others live, gets the answer
--- false at once: the request is refused, and the event expires unhandled.
+-- an answer; null: it does not. _channel: where this ingest process listens. waits: whether an
+-- answer is possible: the event is live, and a worker that knows of answers handles its kind, and
+-- is alive or has just retired. A request that repeats a live event waits beside the first one. A
+-- menu's question has one attempt, and a deadline when its request stops waiting. A command or a
+-- modal that no live worker handles, though others live, gets the answer false at once: the request
+-- is refused, and the event expires unhandled.
 create or replace function agent.insert_requests
-( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text
-) returns table (ordinal int4, id int8, duplicate boolean, waits boolean)
-language plpgsql volatile security definer
-set enable_seqscan = off set lock_timeout = '500ms' as $$
+( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text)
+returns table (ordinal int4, id int8, duplicate boolean, waits boolean)
+language plpgsql security definer set enable_seqscan = off set lock_timeout = '500ms' as $$
 declare
-    _ordinals int4[];
-    _ids int8[];
-    _duplicates boolean[];
-    _waiting int8[];
+    _ordinals int4[]; _ids int8[]; _duplicates boolean[]; _waiting int8[];
     _unhandled int8[] := '{}';
 begin
     select array_agg(i.ordinal), array_agg(i.id), array_agg(i.duplicate) into _ordinals, _ids, _duplicates
@@ -69,10 +64,8 @@ end $$;
 -- taken: one per request. A small answer travels in the notification; ingest fetches a large one.
 -- Waits for no lock: another transaction is answering or ending that request.
 create or replace function agent.answer_requests(_ids int8[], _claims int4[], _answers text[]) returns int8[]
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-declare
-    _taken int8[];
+language plpgsql security definer set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+declare _taken int8[];
 begin
     with open as (
         select r.event_id, r.channel, given.answer
@@ -98,25 +91,19 @@ end $$;
 
 -- Takes the answers to requests of one ingest process, and ends the requests of _ending, answered
 -- or not: they take no answer then. Skips requests that a worker is just answering.
-create or replace function agent.take_answers(_channel text, _ids int8[]
-    , _ending int8[]) returns table (event_id int8, answer text)
-language sql volatile security definer
-set enable_seqscan = off as $$
+create or replace function agent.take_answers(_channel text, _ids int8[], _ending int8[])
+returns table (event_id int8, answer text) language sql security definer set enable_seqscan = off as $$
     delete from agent.request as r using (
         select held.event_id from agent.request as held
         where held.event_id = any(_ids || _ending) and held.channel = _channel
-        and (held.answer is not null or held.event_id = any(_ending))
-        for update skip locked
+        and (held.answer is not null or held.event_id = any(_ending)) for update skip locked
     ) as held
-    where r.event_id = held.event_id and r.channel = _channel returning r.event_id, r.answer
-$$;
+    where r.event_id = held.event_id and r.channel = _channel returning r.event_id, r.answer $$;
 
--- Records which of a worker's kinds keep their thread's order. If workers differ, the last one that
--- started decides. Call it after announce_worker.
+-- Records which of a worker's kinds keep their thread's order. If workers differ, the last to start
+-- decides. Call it after announce_worker.
 create or replace function agent.order_kinds(_name text, _ordered text[]) returns void
-language plpgsql volatile security definer as $$
-declare
-    _worker agent.worker;
+language plpgsql security definer as $$ declare _worker agent.worker;
 begin
     update agent.worker set ordered = _ordered where name = _name returning * into _worker;
     update agent.kind as k set ordered = k.kind = any(_ordered)

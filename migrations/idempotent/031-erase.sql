@@ -1,171 +1,16 @@
--- What a person or a workspace wrote is erased from queue, history and steps; old history ends by
--- its retention (docs/adr/0060-retention-and-erasing.md).
---
---   history_part: a chunk of history; retention, erasing
---   forget_steps: the steps of events that go; retention, erasing
---   delete_old, drop_history: one step of retention; workers
---   given_names, as_words, find_named, erase_names, drop_notes: what an erasure looks for; the ones
---   below
+-- What a person or a workspace wrote is erased from queue, history and steps (ADR 0060).
+--   given_names, as_words, find_named, erase_names, drop_notes: what it looks for;
+--     below
 --   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
 --   hashed: the names in its receipt
 --   preview_erasure: operators, before
 --   begin_erasure, erase_step: operators, and workers after an uninstall
 --   list_erasures: operators
 
--- History's first part that ends after _from: a chunk, or all of a plain table. Null at the end.
-create or replace function agent.history_part(_from timestamptz, out first timestamptz, out last timestamptz)
-language plpgsql stable security definer
-set jit = off as $$
-begin
-    if agent.history_is_hypertable() then
-        execute 'select range_start, range_end from timescaledb_information.chunks'
-            ' where hypertable_schema = $1 and hypertable_name = $2'
-            ' and range_end > $3 order by range_end limit 1' into first, last using 'agent', 'event_hist'
-                , _from;
-    elsif _from < 'infinity' then
-        first := '-infinity';
-        last := 'infinity';
-    end if;
-end $$;
-
--- Deletes what hangs on events that are in history no longer: steps, signals, feedback, requests.
--- Passes over live events. Returns how many steps and signals went.
-create or replace function agent.forget_steps(_ids int8[], out steps int4, out signals int4)
-language plpgsql volatile security definer as $$
-begin
-    delete from agent.step as s where s.event_id = any(_ids)
-    and not exists (select from agent.event as e where e.id = s.event_id);
-    get diagnostics steps = row_count;
-    delete from agent.signal as s where s.event_id = any(_ids)
-    and not exists (select from agent.event as e where e.id = s.event_id);
-    get diagnostics signals = row_count;
-    delete from agent.feedback as f where f.event_id = any(_ids)
-    and not exists (select from agent.event as e where e.id = f.event_id);
-    delete from agent.request as r where r.event_id = any(_ids)
-    and not exists (select from agent.event as e where e.id = r.event_id);
-end $$;
-
--- Deletes rows of a plain history that are older than _cutoff. Skips locked rows, and rows that
--- refuse it, with a warning. Returns the ids of those that went.
-create or replace function agent.delete_old(_ids int8[], _cutoff timestamptz) returns int8[]
-language plpgsql volatile security definer as $$
-declare
-    _gone int8[];
-    _half int4 := cardinality(_ids) / 2;
-begin
-    with held as (
-        select id, event_ts from agent.event_hist where id = any(_ids) and event_ts < _cutoff
-        for update skip locked
-    ), deleted as (
-        delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts
-        returning h.id
-    )
-    select coalesce(array_agg(id), '{}') into _gone from deleted;
-    return _gone;
-exception when others then
-    if agent.is_outage(sqlstate) then
-        raise;
-    elsif _half > 0 then
-        return agent.delete_old(_ids[:_half], _cutoff) || agent.delete_old(_ids[_half + 1:], _cutoff);
-    end if;
-    raise warning 'event % cannot be dropped from history: SQLSTATE %', _ids[1], sqlstate;
-    return '{}';
-end $$;
-
--- Retention: drops history older than _older_than by event_ts, with its steps and signals, in one
--- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
--- _limit rows after id _after are looked at. Returns where the next step begins (null at the end),
--- how many chunks or rows went, and whether another transaction's lock stopped it, after 100 ms at
--- most: others queue up behind a drop that waits. A second worker ends at once.
-create or replace function agent.drop_history
-( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4
-, out blocked boolean
-)
-language plpgsql volatile security definer
-set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off set lock_timeout = '100ms' as $$
-declare
-    _cutoff timestamptz := agent.clock() - _older_than;
-    _namespace text := (select n.nspname from pg_extension as x join pg_namespace as n
-        on n.oid = x.extnamespace where x.extname = 'timescaledb');
-    _last timestamptz;
-    _old int8[];
-    _gone int8[];
-    _full boolean; -- there is more to do
-begin
-    dropped := 0;
-    blocked := false;
-    if _older_than is null or _older_than < interval '3 days' then
-        raise invalid_parameter_value
-            using message = 'history is dropped by an age of at least 3 days, such as interval ''90 days'''
-            , hint = 'Retries of Slack and of webhooks are found in history for so long.';
-    elsif not agent.take_turn('drop_history') then
-        return;
-    end if;
-    if agent.history_is_hypertable() then
-        select part.last into _last from agent.history_part('-infinity') as part;
-        begin
-            if _last <= _cutoff then
-                execute format('select count(*) from %I.drop_chunks(''agent.event_hist'', older_than => $1)'
-                    , _namespace) into dropped using _last;
-            end if;
-        exception when lock_not_available or deadlock_detected then
-            blocked := true;
-        end;
-        -- No event in history is older than its first chunk.
-        _cutoff := least(_cutoff, (select part.first from agent.history_part('-infinity') as part));
-        _gone := array(
-            select s.event_id from agent.step as s where s.event_ts < _cutoff
-            and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts
-            limit _limit);
-        _full := dropped > 0 or cardinality(_gone) = _limit;
-        next := 0;
-    else
-        select array_agg(h.id) filter (where h.event_ts < _cutoff), max(h.id), count(*) = _limit
-        into _old, next, _full
-        from (select id, event_ts from agent.event_hist where id > _after order by id limit _limit) as h;
-        _gone := agent.delete_old(_old, _cutoff);
-        dropped := cardinality(_gone);
-    end if;
-    perform agent.forget_steps(_gone);
-    -- Signals for which nothing waited: no step says how old they are.
-    if not _full then
-        _gone := array(
-            select s.id from agent.signal as s where s.sent_at < _cutoff
-            and not exists (select from agent.event as e where e.id = s.event_id)
-            and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at
-            limit 100);
-        delete from agent.signal where id = any(_gone);
-        _full := cardinality(_gone) = 100;
-        next := coalesce(next, _after);
-    end if;
-    if not _full then
-        next := null;
-        delete from agent.model_usage where ctid = any(array(
-            select ctid from agent.model_usage where day < agent.clock() - _older_than order by day
-            limit 10000 for update skip locked));
-        delete from agent.feedback where ctid = any(array(
-            select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000
-            for update skip locked));
-        delete from agent.dropped where id in (
-            select o.id from agent.dropped as o
-            where o.at < agent.clock() - interval '1 day' order by o.id limit 10000 for update skip locked);
-        delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
-        insert into agent.retention as r (older_than, done_at, blocked_at)
-        values (_older_than, case when not blocked then agent.clock() end
-            , case when blocked then agent.clock() end)
-        on conflict (only_row) do update set older_than = excluded.older_than
-        , done_at = coalesce(excluded.done_at, r.done_at)
-        , blocked_at = case when blocked then coalesce(r.blocked_at, excluded.blocked_at) end;
-    end if;
-end $$;
-
 -- Checks and returns the ids of a filter: people's, workspaces' and channels', letters and digits.
 create or replace function agent.given_names(_filter jsonb) returns text[]
 language plpgsql immutable parallel safe as $$
-declare
-    _names text[] := array(select value from jsonb_each_text(jsonb_strip_nulls(_filter)));
+declare _names text[] := array(select value from jsonb_each_text(jsonb_strip_nulls(_filter)));
 begin
     if exists (select from unnest(_names) as name where name !~ '^[A-Za-z0-9]{2,50}$') then
         raise invalid_parameter_value
@@ -182,30 +27,27 @@ create or replace function agent.as_words(_names text[]) returns text[]
 language sql immutable parallel safe
 return array(
     select E'(^|[^A-Za-z0-9]|\\\\[bfnrt])(' || name || case when name ~ '[0-9]' then ''
-        else '|' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16) end
-        || ')($|[^A-Za-z0-9])'
+        else '|' || left(encode(sha256(convert_to(name, 'UTF8')), 'hex'), 16) end || ')($|[^A-Za-z0-9])'
     from unnest(_names) as name);
 
--- Among the _limit events after id _after, up to _until: the events in which all of the names
--- stand, in the row, its steps and its signals. _place is event (live), event_hist, or step: steps
--- and signals of events that were removed by hand. Of history only the first chunk that ends after
--- _part, with the ended children of what stands there. Each look is by an index, and reads the rows
--- of the step alone. Returns them, how many it looked at, the last of these, and the range of the
--- chunk; last_id is null at its end, until_ts at the end of history.
+-- Among the _limit events after id _after, up to _until: the events that have all the names in the
+-- row, the steps or the signals. _place is event (live), event_hist, or step: steps and signals of
+-- events that were removed by hand. Of history only the first chunk that ends after _part, with the
+-- ended children of what it finds there. Each look is by an index. Returns the events, how many it
+-- looked at, the last of these, and the range of the chunk; last_id is null at its end, until_ts at
+-- the end of history.
 create or replace function agent.find_named
-( _names text[], _place text, _part timestamptz, _after int8, _until int8, _limit int4
-, out ids int8[], out seen int4, out last_id int8, out from_ts timestamptz, out until_ts timestamptz
-)
-language plpgsql volatile security definer
+( _names text[], _place text, _part timestamptz, _after int8, _until int8, _limit int4, out ids int8[]
+, out seen int4, out last_id int8, out from_ts timestamptz, out until_ts timestamptz)
+language plpgsql security definer
 set plan_cache_mode = force_custom_plan set enable_bitmapscan = off set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off as $$
 declare
-    -- Quicker than a pattern, for the ids that stand there themselves.
+    -- Quicker than a pattern, where an id stands there as it is.
     _likes text[] := array(select '%' || name || '%' from unnest(_names) as name where name ~ '[0-9]');
     _words text[] := agent.as_words(_names);
-    _window int8[];
-    _rows text[];
+    _window int8[]; _rows text[];
 begin
     if _place = 'event' then
         select array_agg(e.id), array_agg(e.said) into _window, _rows
@@ -255,10 +97,9 @@ end $$;
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
 -- then what the step before returned. Returns {"at", "seen", "of", "counts"}, the counts of this
 -- step alone by table; at is null at the end.
-create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null
-    , _limit int4 default 500) returns jsonb
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
+create or replace function agent.preview_erasure
+( _filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
+language plpgsql security definer set enable_seqscan = off as $$
 declare
     _names text[] := agent.given_names(_filter);
     _place text := coalesce(_at ->> 'place', 'event');
@@ -268,10 +109,10 @@ declare
     _of int8;
 begin
     if _at is null then
-        _counts := jsonb_build_object('installation'
-            , (select count(*) from agent.installation
-                where agent.named_installation(_filter, owner_id, user_id)), 'cron'
-            , (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
+        _counts := jsonb_build_object('installation', (
+                select count(*) from agent.installation
+                where agent.named_installation(_filter, owner_id, user_id))
+            , 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
             , 'rule', nullif((select count(*) from agent.rule as r
                     where r::text ~ all(agent.as_words(_names))), 0)
             , 'dropped', nullif(agent.drop_notes(_names, false), 0)
@@ -283,9 +124,9 @@ begin
     from agent.find_named(_names, _place, coalesce((_at ->> 'part')::timestamptz, '-infinity')
         , coalesce((_at ->> 'after')::int8, 0), _until, _limit);
     _counts := _counts || case when _place = 'step' then '{}'
-        else jsonb_build_object(_place, cardinality(_found.ids)) end || jsonb_build_object(
-        'step', (select count(*) from agent.step where event_id = any(_found.ids)), 'signal'
-            , (select count(*) from agent.signal where event_id = any(_found.ids)));
+        else jsonb_build_object(_place, cardinality(_found.ids)) end
+        || jsonb_build_object('step', (select count(*) from agent.step where event_id = any(_found.ids))
+            , 'signal', (select count(*) from agent.signal where event_id = any(_found.ids)));
     return jsonb_strip_nulls(jsonb_build_object('seen', _found.seen, 'of', _of, 'counts', _counts, 'at', case
         when _found.last_id is not null
             then jsonb_build_object('place', _place, 'part', _at -> 'part', 'after', _found.last_id)
@@ -307,10 +148,9 @@ return (
 -- "team", "channel"}, combined by "and". It covers the events that are stored now. Of a
 -- whole workspace with a data key: the events stored once no process uses that key. Returns
 -- its number, its hashes' key, if it goes on, and about how many events there are.
-create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text
-    , out goes_on boolean, out about int8)
-language plpgsql volatile security definer as $$
-begin
+create or replace function agent.begin_erasure
+( _filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
+language plpgsql security definer as $$ begin
     perform agent.given_names(_filter);
     about := agent.about_events();
     select e.id, e.key into begin_erasure.id, begin_erasure.key from agent.erasure as e
@@ -328,9 +168,8 @@ begin
 end $$;
 
 -- Whether tokens belong to a filter's workspace, or to its user.
-create or replace function agent.named_installation(_filter jsonb, _owner_id text
-    , _user_id text) returns boolean
-language sql immutable parallel safe
+create or replace function agent.named_installation(_filter jsonb, _owner_id text, _user_id text)
+returns boolean language sql immutable parallel safe
 return _filter ->> 'channel' is null and _owner_id = coalesce(_filter ->> 'team', _owner_id)
     and _user_id = coalesce(_filter ->> 'user', _user_id);
 
@@ -342,8 +181,7 @@ return case when jsonb_strip_nulls(_filter) - 'team' = '{}' then _filter ->> 'te
 -- How long after its retirement a data key is used: a minute, for which processes keep it, and some
 -- seconds until what they encrypted is stored (surelane.encryption.data_keys).
 create or replace function agent.data_key_lingers() returns interval
-language sql immutable parallel safe
-return interval '75 seconds';
+language sql immutable parallel safe return interval '75 seconds';
 
 -- The filter of an erasure with its ids hashed: sha256 of "<key>:<name of the field>:<id>".
 create or replace function agent.hashed(_filter jsonb, _key text) returns jsonb
@@ -361,17 +199,13 @@ return (
 -- still run or are locked, and what it removed. Raises 55P03 after 500 ms of a lock.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4
-, out counts jsonb
-)
-language plpgsql volatile security definer
+, out counts jsonb) language plpgsql security definer
 set plan_cache_mode = force_custom_plan set enable_seqscan = off set lock_timeout = '500ms' as $$
 declare
     _names text[] := agent.given_names(_filter);
-    _e agent.erasure;
-    _found record;
+    _e agent.erasure; _found record;
     _removed jsonb := '{}';
-    _steps record;
-    _rows int4;
+    _steps record; _rows int4;
     _more int4 := 0;
 begin
     select * into _e from agent.erasure as e where e.id = _id and e.finished_at is null for update;
@@ -380,10 +214,7 @@ begin
     end if;
     if _e.until < 0 then
         if agent.retire_data_key(_filter ->> 'team') < agent.data_key_lingers() then
-            place := 'key';
-            seen := 0;
-            waiting := 1;
-            counts := _e.counts;
+            place := 'key'; seen := 0; waiting := 1; counts := _e.counts;
             return;
         end if;
         _e.until := (select last_value from agent.event_id_seq);
@@ -413,8 +244,7 @@ begin
     if _found.last_id is not null then
         _e.after := _found.last_id;
     elsif _e.place = 'event_hist' and _found.until_ts is not null then
-        _e.part := _found.until_ts;
-        _e.after := 0;
+        _e.part := _found.until_ts; _e.after := 0;
     elsif _e.place = 'event' then
         if _e.waiting = 0 and _e.checking and not _e.found then
             _e.finished_at := clock_timestamp();
@@ -424,8 +254,7 @@ begin
         elsif _e.waiting = 0 then
             _e.place := 'event_hist';
         end if;
-        _e.after := 0;
-        _e.waiting := 0;
+        _e.after := 0; _e.waiting := 0;
         _e.found := _e.found and _e.place = 'event'; -- of a pass that is repeated
         _e.part := '-infinity';
     else
@@ -437,8 +266,7 @@ begin
             where agent.named_installation(_filter, owner_id, user_id) and installed_at <= _e.asked_at;
             get diagnostics _rows = row_count;
             _removed := _removed || jsonb_build_object('installation', _rows);
-            _e.place := 'event';
-            _e.checking := true;
+            _e.place := 'event'; _e.checking := true;
         end if;
         _e.after := 0;
     end if;
@@ -457,22 +285,18 @@ begin
     counts := _e.counts;
 end $$;
 
--- Removes the schedules and rules in which all names stand, feedback and what models used for them,
--- and what limits and crowds remember of them where no live event needs it. Skips locked rows, but
--- not of rules, feedback and usage, which workers hold briefly. Returns the counts.
+-- Removes the schedules and rules that have all names, feedback and usage for them, and what limits
+-- and crowds remember of them where no live event needs it. Skips locked rows, but not of rules,
+-- feedback and usage, which workers hold briefly. Returns the counts.
 create or replace function agent.erase_names(_names text[]) returns jsonb
-language plpgsql volatile security definer
-set jit = off as $$
+language plpgsql security definer set jit = off as $$
 declare
     _words text[] := agent.as_words(_names);
-    _key record;
-    _removed jsonb;
+    _key record; _removed jsonb;
     _limits int4 := 0;
     _rows int4;
 begin
-    with rules as (
-        delete from agent.rule as r where r::text ~ all(_words) returning 1
-    ), used as (
+    with rules as (delete from agent.rule as r where r::text ~ all(_words) returning 1), used as (
         delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words)
         returning 1
     ), rated as (
@@ -484,8 +308,8 @@ begin
         delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words)
             for update skip locked) returning 1
     )
-    select jsonb_build_object('cron', (select count(*) from crons), 'model_usage'
-        , nullif((select count(*) from used), 0)
+    select jsonb_build_object('cron', (select count(*) from crons)
+        , 'model_usage', nullif((select count(*) from used), 0)
         , 'rule', nullif((select count(*) from rules), 0), 'feedback', nullif((select count(*) from rated), 0)
         , 'dropped', nullif(agent.drop_notes(_names, true), 0)) into _removed;
     for _key in
@@ -521,8 +345,7 @@ end $$;
 -- Counts the notes of dropped deliveries that have all these ids. _remove: and removes them. Skips
 -- locked batches.
 create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
-language plpgsql volatile security definer
-set jit = off as $$
+language plpgsql security definer set jit = off as $$
 declare
     _ids int8[] := array(
         select id from agent.dropped
@@ -545,7 +368,6 @@ end $$;
 -- The receipts of erasures, newest first.
 create or replace function agent.list_erasures(_limit int4 default 100)
 returns table (id int8, asked_at timestamptz, asked_by text, filter jsonb, counts jsonb
-    , finished_at timestamptz)
-language sql stable security definer
+, finished_at timestamptz) language sql stable security definer
 as $$ select e.id, e.asked_at, e.asked_by, e.filter, e.counts, e.finished_at from agent.erasure as e
     order by e.id desc limit _limit $$;

@@ -1,52 +1,29 @@
--- Sweeps in bounded steps, and the rescue of dead workers' events.
---
+-- Sweeps in bounded steps: what expires, and what was left undone.
 --   sweep_events: a worker's sweep
 --   delete_expired_events: a program's sweep
---   lock_for_sweep, archive_possible: lock and move what can be; sweeps, operators
+--   archive_possible: moves to history what can be moved; sweeps, operators
 --   sweep_exhausted, sweep_by_age, sweep_by_deadline: what expires; sweep_events
 --   free_groups: heads that cannot be claimed; workers, operators, pauses, sweep_events
 --   wrong_head: whether a group lacks its head; surelane verify
 --   sweep_waiting, sweep_kinds: counts of children, kinds and bands; sweep_events
---   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
---   end_claims: their events are visible at once; rescues
---   rescue_events: claims without heartbeats; a worker's sweep
---   rescue_worker: a worker without its session; responder and deputy
---   release_unknown: claims whose answer was lost; a worker that reconnects
 
--- Locks and returns the events that no other transaction has locked, itself or its group.
-create or replace function agent.lock_for_sweep(_ids int8[]) returns int8[]
-language plpgsql volatile security definer as $$
-declare
-    _groups text[] := agent.hold_groups(_ids);
-begin
-    return array(select id from agent.event
-        where id = any(_ids) and (group_key is null or group_key = any(_groups)) order by id
-        for update skip locked);
-end $$;
-
--- Archives events whose locks the caller holds; returns how many. An event that history refuses (an
--- index, a constraint, a trigger of the owner's), or whose continuation or next head is locked,
--- stays (agent.settle_alike).
+-- Archives events whose locks the caller holds; returns how many. An event stays that history
+-- refuses (an index, a constraint, a trigger of the owner's), or whose continuation or next head is
+-- locked (agent.settle_alike).
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
-language sql volatile security definer
+language sql security definer
 return cardinality(agent.settle_alike(_outcome, _ids, null
         , array_fill(to_jsonb(_reason), array[cardinality(_ids)]), false));
 
 -- Moves up to _limit lapsed events to history: as expired after their last attempt, as cancelled if
--- that was asked for. Returns how many. An attempt that still runs is never among them: its vt lies
--- ahead. Of a group only the head is judged: what was held with it goes back unspent. The maximum
--- is the event's own, else its kind's, else _max_attempts, for _kinds alone where they are given.
+-- that was asked for. Returns how many. Of a group only the head is judged: members that were held
+-- with it go back unspent. The maximum is the event's own, else its kind's, else _max_attempts, for
+-- _kinds alone where they are given.
 create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[]) returns int4
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
+language plpgsql security definer set enable_seqscan = off as $$
 declare
-    _now timestamptz := agent.clock();
-    _given int4 := case when _kinds is null then _max_attempts end;
-    _known text[];
-    _most int4[];
-    _ids int8[];
-    _unfenced text[];
-    _cancelled int8[];
+    _now timestamptz := agent.clock(); _given int4 := case when _kinds is null then _max_attempts end;
+    _known text[]; _most int4[]; _ids int8[]; _unfenced text[]; _cancelled int8[];
 begin
     -- As arrays: a join with the kinds would sort all attempted events before it took the oldest.
     select array_agg(k.kind), array_agg(coalesce(k.max_attempts
@@ -69,16 +46,15 @@ begin
         where id = any(_ids) and (group_key is null or group_key <> all(_unfenced)));
     _cancelled := array(select id from agent.event where id = any(_ids) and cancelled_by is not null);
     return agent.archive_possible(_cancelled, 'cancelled', 'cancelled while running')
-        + agent.archive_possible(array(select unnest(_ids) except select unnest(_cancelled)), 'expired'
-            , 'attempts_exhausted');
+        + agent.archive_possible(
+            array(select unnest(_ids) except select unnest(_cancelled)), 'expired', 'attempts_exhausted');
 end $$;
 
 -- Moves up to _limit events to history, as expired, that have been visible and unclaimed for longer
--- than _max_vt_age; returns how many. _kinds null: of every kind that is not paused. Waiting
--- members that are as old go with their head, and before it: the next head would look young.
+-- than _max_vt_age; returns how many. _kinds null: of every kind that is not paused. Members that
+-- are as old go before their head: the next head would look young.
 create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
-language plpgsql volatile security definer
-set enable_bitmapscan = off set enable_sort = off as $$
+language plpgsql security definer set enable_bitmapscan = off set enable_sort = off as $$
 declare
     _since timestamptz := agent.clock() - _max_vt_age;
     _swept text[] := array(select kind from agent.kind
@@ -96,8 +72,7 @@ declare
              and m.vt < _since and m.kind = any(_swept) order by m.event_ts, m.id limit _limit)
             union all
             select h.id
-        ) as batch
-        limit _limit));
+        ) as batch limit _limit));
 begin
     _ids := array(select id from agent.event where id = any(_ids) and vt < _since and claimed_by is null);
     return agent.archive_possible(_ids, 'expired', 'too_old');
@@ -106,8 +81,7 @@ end $$;
 -- Moves up to _limit events whose deadline has passed to history, as expired; returns how many. A
 -- running attempt may go on past it; a lapsed one is not begun again, unless it runs undos.
 create or replace function agent.sweep_by_deadline(_limit int4) returns int4
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
+language plpgsql security definer set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _ids int8[] := agent.lock_for_sweep(array(
@@ -122,17 +96,15 @@ begin
     return agent.archive_possible(_ids, 'expired', 'deadline_passed');
 end $$;
 
--- Goes over groups in the order of their keys, after _after, and elects another head where one is
--- needed: of a group without one, which the rules exclude; and where a member outranks an idle
--- head, as after a change of the kinds that workers claim. Ends after _limit of them, or 20 times
--- as many groups. Returns where to go on (null: the end), and how many it freed.
-create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text
-    , out freed int4)
-language plpgsql volatile security definer
-set enable_seqscan = off set lock_timeout = '30ms' as $$
+-- Goes over groups in the order of their keys, after _after, and elects another head where a group
+-- has none, or where a member outranks an idle head, as after a change of the kinds that workers
+-- claim. Ends after _limit of them, or 20 times as many groups. Returns where to go on (null: the
+-- end), and how many it freed.
+create or replace function agent.free_groups
+( _after text default '', _limit int4 default 1000, out next text, out freed int4)
+language plpgsql security definer set enable_seqscan = off set lock_timeout = '30ms' as $$
 declare
-    _now timestamptz := agent.clock();
-    _claimable text[] := agent.claimable_kinds();
+    _now timestamptz := agent.clock(); _claimable text[] := agent.claimable_kinds();
     _group record;
 begin
     freed := 0;
@@ -185,11 +157,10 @@ begin
     end loop;
 end $$;
 
--- Whether a group has no head, or not the one that the rules say (agent.outranked). What became
--- visible behind a head counts once a worker has had two minutes to sweep; else it counts at once.
+-- Whether a group has no head, or not the one that the rules say (agent.outranked). A member that
+-- became visible behind a head counts once a worker has had two minutes to sweep; else at once.
 create or replace function agent.wrong_head(_group_key text) returns boolean
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
+language plpgsql security definer set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _since timestamptz := (
@@ -217,11 +188,9 @@ end $$;
 -- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many
 -- it set right.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
-language plpgsql volatile security definer
-set lock_timeout = '30ms' set enable_seqscan = off as $$
+language plpgsql security definer set lock_timeout = '30ms' set enable_seqscan = off as $$
 declare
-    _waiting agent.event;
-    _living int4;
+    _waiting agent.event; _living int4;
     _healed int4 := 0;
 begin
     -- Looks before it locks: children that end wait for the lock.
@@ -235,16 +204,14 @@ begin
         select count(*) into _living from agent.event where continuation_id = _waiting.id;
         if _living < _waiting.waits_for then
             begin
-                perform agent.children_ended(array_fill(_waiting.id, array[_waiting.waits_for - _living])
-                    , 'cancelled');
+                perform agent.children_ended(
+                    array_fill(_waiting.id, array[_waiting.waits_for - _living]), 'cancelled');
                 _healed := _healed + 1;
             exception
                 when lock_not_available or deadlock_detected then
                     null; -- another transaction has its group locked: the next sweep tries again
                 when others then
-                    if agent.is_outage(sqlstate) then
-                        raise;
-                    end if;
+                    if agent.is_outage(sqlstate) then raise; end if;
                     raise warning 'continuation % cannot go on: SQLSTATE %', _waiting.id, sqlstate;
             end;
         end if;
@@ -254,16 +221,14 @@ end $$;
 
 -- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and,
 -- where _by_age, events of _kinds that are too old, up to _limit of each. Returns how many it moved
--- to history: call it again until that is none. Before, where _mend (only the first of many calls
--- needs it): groups without a claimable head, continuations without children, unknown kinds.
--- _max_attempts holds for events that neither have a maximum nor are of a kind that has one; null
--- leaves those to others. Sweeps step over each other's locks.
+-- to history: call it again until that is none. Before, where _mend (the first of many calls):
+-- groups without a claimable head, continuations without children, unknown kinds. _max_attempts
+-- holds for events that neither have a maximum nor are of a kind that has one; null leaves those to
+-- others.
 create or replace function agent.sweep_events
 ( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null
-, _by_age boolean default true, _limit int4 default 1000, _mend boolean default true
-) returns int4
-language plpgsql volatile security definer as $$
-begin
+, _by_age boolean default true, _limit int4 default 1000, _mend boolean default true) returns int4
+language plpgsql security definer as $$ begin
     if _mend then
         perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit);
         -- Requests that an ingest process left behind as it died.
@@ -278,11 +243,7 @@ end $$;
 -- Registers kinds that agent.kind lacks: their first insert left that to a transaction that rolled
 -- back. Records missing bands, as of rows that an owner inserted; removes surplus ones.
 create or replace function agent.sweep_kinds() returns void
-language plpgsql volatile security definer
-set enable_bitmapscan = off as $$
-declare
-    _lanes int4[];
-    _found text[];
+language plpgsql security definer set enable_bitmapscan = off as $$ declare _lanes int4[]; _found text[];
 begin
     select array_agg(lane), array_agg(kind) into _lanes, _found
     from (
@@ -297,7 +258,7 @@ begin
         )
         select lane, kind from found where kind is not null
     ) as seen;
-    -- Others are in no list: somebody wrote them by hand.
+    -- Kinds of other lengths were written by hand.
     perform agent.register_kinds(array(select kind from unnest(_found) as kind
             where length(kind) between 1 and 200));
     perform agent.use_band(given.kind, given.band)
@@ -320,13 +281,13 @@ begin
     from (select distinct kind from agent.band where workspace is not null) as shared;
 end $$;
 
--- Moves to history, as expired, events that had _max_attempts attempts or more (or their own
--- maximum or their kind's), and events that have been visible and unclaimed for longer than
--- _max_vt_age. Never a live lease, a scheduled event or a paused kind. Returns how many. Stops
--- after a second, or half the statement timeout: call it until it returns 0.
-create or replace function agent.delete_expired_events(_max_attempts int default 3
-    , _max_vt_age interval default '1h') returns int8
-language plpgsql volatile security definer as $$
+-- Moves to history, as expired, events with _max_attempts attempts or more (or their own or their
+-- kind's maximum), and events that have been visible and unclaimed for longer than _max_vt_age.
+-- Never a live lease, a scheduled event or a paused kind. Returns how many. Stops after a second,
+-- or half the statement timeout: call it until it returns 0.
+create or replace function agent.delete_expired_events
+( _max_attempts int default 3, _max_vt_age interval default '1h') returns int8
+language plpgsql security definer as $$
 declare
     _timeout interval := current_setting('statement_timeout');
     _until timestamptz := clock_timestamp() + least(interval '1 second'
@@ -340,113 +301,4 @@ begin
         exit when _batch = 0 or clock_timestamp() >= _until;
     end loop;
     return _expired;
-end $$;
-
--- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
--- one event may be at fault, and the others go on without it.
-create or replace function agent.is_outage(_sqlstate text) returns boolean
-language sql immutable parallel safe
-return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
-
--- Ends claims of a dead worker: their events are visible at once, the attempts counted, as after a
--- lapse. Exhausted ones go to history. They remember _rescue: who found it out, and how. Skips
--- locked rows, and rows that refuse it, with a warning. Returns how many.
-create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
-language plpgsql volatile security definer as $$
-declare
-    _now timestamptz := agent.clock();
-    _rescued int4;
-begin
-    begin
-        update agent.event set vt = _now
-        , changes = agent.add_change(changes
-            , jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by
-            , 'claim', array_upper(claimed, 1)) || _rescue)
-        where id in (
-            select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now
-            order by id for update skip locked);
-        get diagnostics _rescued = row_count;
-    exception when others then
-        if agent.is_outage(sqlstate) then
-            raise;
-        elsif cardinality(_ids) > 1 then
-            return agent.end_claims(_ids[:cardinality(_ids) / 2], _rescue)
-                + agent.end_claims(_ids[cardinality(_ids) / 2 + 1:], _rescue);
-        end if;
-        raise warning 'the claim of event % cannot be ended: SQLSTATE %', _ids[1], sqlstate;
-        return 0;
-    end;
-    if _rescued > 0 then
-        perform agent.note_parked(_ids, false);
-        perform agent.sweep_exhausted(null, 1000, null);
-        perform pg_notify('agent_event', '');
-    end if;
-    return _rescued;
-end $$;
-
--- Ends the claims without a heartbeat for _dead_for: their worker hangs, or has lost the network.
--- It takes a claim for lost after as long (surelane.events.DEAD_FOR), so none works on it. Claims
--- that send no heartbeats are left to their vt. Returns how many.
-create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
-language sql volatile security definer
-set enable_seqscan = off
-return agent.end_claims(array(
-        select id from agent.event
-        where attempts > 0 and vt > (select agent.clock()) and claimed_by is not null
-        and heartbeat_at < (select agent.clock()) - _dead_for)
-    , jsonb_build_object('silent_for', extract(epoch from _dead_for)));
-
--- Takes a worker for dead whose session has been gone for _lost_for, and ends its claims, at the
--- word of worker _by. Does nothing where that session is open, or the worker has opened another.
--- Returns how many claims it ended and how many are left locked: call it again. Where no worker was
--- left to see the death, it counts from when the silence would have shown it.
-create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text
-    , out rescued int4, out remaining int4)
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-declare
-    _now timestamptz := agent.clock();
-    _died_at timestamptz;
-    _ids int8[];
-begin
-    rescued := 0;
-    remaining := 0;
-    select coalesce(died_at, least(_now - _lost_for, seen_at + agent.alive_for())) into _died_at
-    from agent.worker where name = _name and session = _session;
-    if not found or _session = any(agent.open_sessions()) then
-        return;
-    end if;
-    _ids := array(select id from agent.event where attempts > 0 and vt > _now and claimed_by = _name);
-    rescued := agent.end_claims(_ids, jsonb_build_object('died_at', _died_at, 'by', _by));
-    remaining := cardinality(_ids) - rescued;
-    -- Others look until then. Where its row is locked its events do not wait.
-    update agent.worker set died_at = _died_at where remaining = 0
-    and name in (select name from agent.worker where name = _name and session = _session and died_at is null
-        for update skip locked);
-end $$;
-
--- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
--- all until a moment, by default now, except _ids; and those from before the clock went back. The
--- worker calls it over a new connection, and again with the moment returned. Skips locked events.
-create or replace function agent.release_unknown
-( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz
-, out released int4)
-language plpgsql volatile security definer
-set enable_seqscan = off as $$
-declare
-    _unknown int8[];
-    _unknown_claims int4[];
-begin
-    before := coalesce(_before, agent.clock());
-    select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}')
-    into _unknown, _unknown_claims
-    from agent.event as e
-    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name
-    and (e.claimed[array_upper(e.claimed, 1)] <= before
-        or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 minute')
-    and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim
-        from unnest(_ids, _claims) as known (id, claim));
-    released := (
-        select count(*) from agent.settle(_unknown, _unknown_claims
-            , array_fill('release'::text, array[cardinality(_unknown)])) where answer = 'done');
 end $$;

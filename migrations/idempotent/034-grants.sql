@@ -1,4 +1,5 @@
--- The settings that all functions share, and who may call what. No functions are made here.
+-- The settings that all functions share, the triggers, and who may call what. No functions are made
+-- here.
 
 -- No function states these settings. A function that runs as its owner pins its search path: a
 -- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. Where
@@ -8,8 +9,7 @@
 -- then, and JIT would take 100 ms per call. A function that no role may call runs with its
 -- caller's.
 do $$
-declare
-    _function record;
+declare _function record;
 begin
     for _function in
         select p.oid::regprocedure as name, concat_ws(' '
@@ -26,11 +26,47 @@ begin
     end loop;
 end $$;
 
+-- The triggers, each created once: doing it again would keep inserts waiting until the migration
+-- ends. A question is a reply in a step, so its note has the step's name.
+do $do$
+declare _missing record;
+begin
+    for _missing in
+        select * from (values
+            ('event_defaults', 'before insert on agent.event'
+                , 'for each row when (new.kind is null or new.lane is null or new.head is null)')
+            , ('event_parked', 'before insert on agent.event', 'for each row when (new.lane < 0)')
+            , ('event_inserted', 'after insert on agent.event', 'for each statement')
+            , ('member_joins', 'after insert on agent.event'
+                , 'deferrable initially deferred for each row when (not new.head)')
+            , ('event_deleted', 'after delete on agent.event'
+                , 'for each row when (old.head and old.group_key is not null)')
+            , ('event_hist_outlier', 'before insert on agent.event_hist', $$for each row
+                when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days')$$)
+            , ('event_hist_failed', 'before insert on agent.event_hist', $$for each row
+                when (new.outcome in ('failed', 'expired')
+                and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
+            , ('event_hist_close', 'before insert on agent.event_hist'
+                , $$for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
+                or jsonb_path_exists(new.notes
+                    , '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
+            , ('event_hist_child', 'after insert on agent.event_hist', $$for each row
+                when (new.continuation_id is not null and new.changes @> '[{"action": "child of"}]')$$)
+            , ('cron_sound', 'before insert or update on agent.cron', 'for each row')
+            , ('limit_sound', 'before insert or update on agent.kind_limit', 'for each row')
+        ) as known (name, moment, rows)
+        where not exists (select from pg_trigger
+            where tgrelid = substring(moment from ' on (.*)')::regclass and tgname = name)
+    loop
+        execute format('create %s trigger %I %s %s execute function agent.%2$I()', case _missing.name
+            when 'member_joins' then 'constraint' end, _missing.name, _missing.moment, _missing.rows);
+    end loop;
+end $do$;
+
 -- The roles that services, operators and programs connect through. Roles belong to the cluster, not
 -- to the database, and another database's migration may create them at this very moment.
 do $$
-declare
-    _role text;
+declare _role text;
 begin
     foreach _role in array array['agent_ingest', 'agent_worker', 'agent_operator', 'agent_producer'] loop
         if not exists (select from pg_roles where rolname = _role) then
@@ -65,8 +101,8 @@ begin
             from pg_proc where pronamespace = 'agent'::regnamespace
             and not exists (select from pg_depend as d where d.objid = pg_proc.oid and d.deptype = 'e')
             union all
-            select c.oid::regclass::text, case c.relkind when 'S' then 'sequence' else 'table' end, c.relowner
-            , acls.acl
+            select c.oid::regclass::text, case c.relkind when 'S' then 'sequence' else 'table' end
+            , c.relowner, acls.acl
             from pg_class as c cross join lateral (
                 select c.relacl union all select attacl from pg_attribute
                 where attrelid = c.oid and attacl is not null
@@ -97,24 +133,23 @@ declare
         ' answer_requests order_kinds introduce_worker declare_attempts due_cron next_cron fire_cron'
         ' note_cron announce_worker retire_worker free_groups touch_worker worker_drained declare_limits'
         ' take_position position_free leave_position pass_on lease_slack_calls delay_slack_calls store_step'
-        ' cut_step due_waits outlast store_tags open_step stored_steps step_result read_steps end_sleeps'
-        ' rerun_chain take_signal run_child end_children send_signal gather ended_followers cancelled_claims'
-        ' live_event cancel_job live_messages replace_message drop_history await_installation other_reporter'
+        ' cut_step due_waits outlast store_tags open_step stored_steps step_result end_sleeps rerun_chain'
+        ' take_signal run_child end_children send_signal gather ended_followers cancelled_claims live_event'
+        ' cancel_job live_messages replace_message drop_history await_installation other_reporter'
         ' erase_uninstalled count_usage read_usage thread_events set_rule read_rules drop_rule store_said'
         ' rate_turn remind_feedback';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
     _enqueuing text := _producing
         || ' cancel_event cancel_live signal_event reschedule_event set_cron delete_cron read_cron';
-    _operating text := 'rerun_events rerun_as_new requeue_events replay_event search_jobs pause_kind'
-        ' resume_kind queue_stats find_events list_jobs why_waiting children cancel_job cancel_jobs'
-        ' list_steps rerun_chain list_replies worker_alive alive_for priority_of list_workers free_groups'
-        ' list_limits set_limit reset_limit begin_action continue_action list_actions use_id read_action'
-        ' count_jobs expire_jobs pause_cron run_cron drain_worker narrow_jobs group_jobs message_jobs'
-        ' longest_waiting count_versions recent_figures list_kinds limit_use firings list_running'
-        ' list_questions workflow workflow_below list_workflows preview_erasure begin_erasure read_said'
-        ' erase_step foreign_locks list_erasures retire_data_key destroy_data_keys find_dropped list_sockets'
-        ' first_calls wrong_head damaged_seals';
+    _operating text := 'rerun_events rerun_as_new search_jobs pause_kind resume_kind queue_stats find_events'
+        ' list_jobs why_waiting children cancel_job cancel_jobs list_steps rerun_chain list_replies'
+        ' worker_alive alive_for priority_of list_workers free_groups list_limits set_limit reset_limit'
+        ' begin_action continue_action list_actions use_id read_action count_jobs expire_jobs pause_cron'
+        ' run_cron drain_worker narrow_jobs group_jobs message_jobs longest_waiting count_versions'
+        ' recent_figures list_kinds limit_use firings list_running list_questions workflow workflow_below'
+        ' list_workflows preview_erasure begin_erasure read_said erase_step foreign_locks list_erasures'
+        ' retire_data_key destroy_data_keys find_dropped list_sockets first_calls wrong_head damaged_seals';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
@@ -124,8 +159,7 @@ declare
         ' leave_data_key';
     _opening text := 'data_key find_data_keys';
     _sealing text := _opening || ' add_data_key';
-    _grant record;
-    _function regprocedure;
+    _grant record; _function regprocedure;
 begin
     for _grant in
         select * from (values
@@ -139,8 +173,8 @@ begin
     loop
         execute format('grant usage on schema agent to %I', _grant.role_name);
         for _function in
-            select p.oid::regprocedure from string_to_table(array_to_string(_grant.functions, ' ')
-                , ' ') as given (name)
+            select p.oid::regprocedure
+            from string_to_table(array_to_string(_grant.functions, ' '), ' ') as given (name)
             left join pg_proc as p on p.pronamespace = 'agent'::regnamespace and p.proname = given.name
         loop
             -- An error where there is no such function.
