@@ -8,7 +8,7 @@ from surelane_migrations.files import Scripts
 COMMITS: Mapping[str, str] = {}
 """Maps versions to commits of their source, oldest first. Add a release's commit together with the next version."""
 
-BASE = "530897c46dc74d7df7169219e72d17eb9add4dd2"
+BASE = "cbbd723da06bad566be550a80501b1241ba6c209"
 """A commit of this version: until a version is released, its schema and client are what today's scripts upgrade."""
 
 
