@@ -117,7 +117,7 @@ class Leased:
 
 
 class SlackLimits:
-    """The SQL functions about Slack's rate limits, which all workers share: see ``013-slack-limit.sql``."""
+    """The SQL functions about Slack's rate limits, which all workers share: see ``021-slack-limit.sql``."""
 
     def __init__(self, database: Pool | Connection) -> None:
         self._database = Calls(database, cuts=True)
