@@ -10,7 +10,7 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_dev.simulator.app_answers import settle_submission
 from surelane_dev.simulator.faults import Fault
-from surelane_dev.simulator.posting.delivery import Attempt
+from surelane_dev.simulator.posting.delivery import DeliveryAttempt
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.payloads import action_payload, command_form, view_payload
 from surelane_dev.simulator.server import simulator_app
@@ -104,7 +104,7 @@ class Stand:
         """Send a modal to ingest, let the simulated Slack act on the answer, and return the errors that it shows."""
         payload = self.submission(view.content, values, view.user)
         answer = await ingest.form("/slack/events", {"payload": json.dumps(payload)})
-        attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
+        attempt = DeliveryAttempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
         workspace, views = self.simulator.workspace, self.simulator.interactions.views
         settled = settle_submission(workspace, views, view, attempt)
         return {"": settled.message} if settled.message else settled.errors

@@ -15,10 +15,10 @@ LONGEST_LINE = 2**20
 OnLine = Callable[[str], None]
 
 
-class Child:
+class ChildProcess:
     """A running child process. A callback gets its output line by line."""
 
-    running: ClassVar[set["Child"]] = set()
+    running: ClassVar[set["ChildProcess"]] = set()
     """All children that still run."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Child:
         killed_by: signal.Signals = signal.SIGKILL,
         fed: bool = False,
         where: Path | None = None,
-    ) -> "Child":
+    ) -> "ChildProcess":
         """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
 
         Args:

@@ -20,7 +20,7 @@ import aiohttp
 from surelane.errors import SurelaneError
 from surelane_dev.front import Front
 from surelane_dev.output import Output
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from surelane_service.lifecycle import EXIT_SETTINGS
 
 FIRST_PAUSE = 0.5
@@ -75,10 +75,10 @@ class Supervisor:
         self._before = {**before, "PYTHONUNBUFFERED": "1"}
         self._within = within
         self._output, self._news, self._front, self._last = output, news, front, ""
-        self._spare: Child | None = None
-        self._child: Child | None = None
+        self._spare: ChildProcess | None = None
+        self._child: ChildProcess | None = None
         self._how: Start | None = None
-        self._running: set[Child] = set()
+        self._running: set[ChildProcess] = set()
         self._changed = asyncio.Event()
         self._files: list[str] = []
         self._retiring: set[asyncio.Task[int]] = set()
@@ -92,7 +92,7 @@ class Supervisor:
         """Start a spare process, unless there is one."""
         if self._spare is None or self._spare.exit_code is not None:
             command = (sys.executable, "-m", "surelane_dev.program", self.name)
-            self._spare = await Child.start(
+            self._spare = await ChildProcess.start(
                 self.name, *command, env=self._before, on_line=self._show, fed=True
             )
 
@@ -169,7 +169,7 @@ class Supervisor:
             self._retire(child)
         await asyncio.gather(*self._retiring)
 
-    async def _begin(self, how: Start) -> Child:
+    async def _begin(self, how: Start) -> ChildProcess:
         await self.prepare()
         child, self._spare = self._spare, None
         assert child is not None  # noqa: S101 - it was just prepared
@@ -177,7 +177,7 @@ class Supervisor:
         child.feed(json.dumps(dict(how.environment)))
         return child
 
-    async def _came_up(self, child: Child, how: Start) -> bool:
+    async def _came_up(self, child: ChildProcess, how: Start) -> bool:
         """Wait until a process is ready, ends, or is out of date. Return whether it is ready."""
         waiting = asyncio.create_task(_ready(self.name, how, self._output.say))
         try:
@@ -186,7 +186,7 @@ class Supervisor:
         finally:
             waiting.cancel()
 
-    async def _end_or_change(self, child: Child, *others: "asyncio.Task[None]") -> None:
+    async def _end_or_change(self, child: ChildProcess, *others: "asyncio.Task[None]") -> None:
         """Wait until a process ends, its code changes, or another task ends."""
         waits = {asyncio.create_task(child.wait()), asyncio.create_task(self._changed.wait())}
         try:
@@ -218,7 +218,7 @@ class Supervisor:
         except TimeoutError:
             return
 
-    async def _replace(self, child: Child, how: Start) -> None:
+    async def _replace(self, child: ChildProcess, how: Start) -> None:
         """Make this process the current one, and wait until the old one takes no more."""
         old, before = self._child, self._how
         self._child, self._how = child, how
@@ -229,7 +229,7 @@ class Supervisor:
             await asyncio.sleep(0)  # the signal is sent
             await _unready(before)
 
-    def _retire(self, child: Child) -> None:
+    def _retire(self, child: ChildProcess) -> None:
         """Let a process drain in the background."""
         self._running.discard(child)
         task = asyncio.create_task(child.stop(signal.SIGTERM, self._within))

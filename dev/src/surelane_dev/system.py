@@ -22,7 +22,7 @@ from surelane_dev.front import Front
 from surelane_dev.output import Output
 from surelane_dev.ports import Wanted, choose
 from surelane_dev.postgres import embedded
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
 from surelane_dev.services import (
@@ -117,7 +117,7 @@ async def _until_signal(output: Output) -> int:
             task.cancel()
         elif number == signal.SIGINT:
             forced = True
-            for child in list(Child.running):
+            for child in list(ChildProcess.running):
                 child.kill()
 
     for number in SIGNALS:
@@ -233,7 +233,7 @@ def _ports(settings: DevSettings, output: Output) -> dict[str, int]:
 @asynccontextmanager
 async def _database(
     settings: DevSettings, output: Output
-) -> AsyncIterator[tuple[Databases, tuple[Child, ...]]]:
+) -> AsyncIterator[tuple[Databases, tuple[ChildProcess, ...]]]:
     """Yield the database of the settings, or the embedded one with its process."""
     if settings.database_url is not None:
         yield Databases.given(settings.database_url.get_secret_value()), ()
@@ -263,7 +263,7 @@ async def _migrate(uri: str, output: Output, *, again: bool) -> None:
         raise DevError(f"the migrations ended with code {error.exit_code}") from None
 
 
-async def _watch(child: Child) -> None:
+async def _watch(child: ChildProcess) -> None:
     code = await child.wait()
     raise DevError(f"{child.name} ended with code {code}; ending the rest")
 

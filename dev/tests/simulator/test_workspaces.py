@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import aiohttp
 import pytest
 
-from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.posting.payloads import action_payload, view_payload
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
@@ -44,7 +44,9 @@ class Slack:
 
     async def install(self, team: str, *, wide: bool = False, scopes: str = "chat:write") -> dict[str, Any]:
         installs = self.simulator.installs
-        code = installs.approve(Asked("http://127.0.0.1/", scopes), installs.workspaces[team], wide=wide)
+        code = installs.approve(
+            AuthorizeRequest("http://127.0.0.1/", scopes), installs.workspaces[team], wide=wide
+        )
         return await self.call("oauth.v2.access", code=code, **APP)
 
     async def post(self, token: str, team: str) -> str:

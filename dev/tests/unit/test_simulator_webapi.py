@@ -6,7 +6,7 @@ import pytest
 
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.state import state_of
-from surelane_dev.simulator.webapi.call import ApiError, Call, Slack
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall, SlackState
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_dev.simulator.workspace.demo import demo_workspace
 
@@ -51,7 +51,7 @@ ODD: tuple[object, ...] = (
 def test_whatever_the_arguments_are_a_call_ends_as_slacks_do(method: str) -> None:
     workspace = demo_workspace()
     asked = workspace.post(workspace.channels[GENERAL], ADA, "hello")
-    slack = Slack(workspace, Interactions("http://slack.example"))
+    slack = SlackState(workspace, Interactions("http://slack.example"))
     good: dict[str, object] = {"channel": GENERAL, "channel_id": GENERAL, "text": "x", "name": "eyes"}
     good |= dict.fromkeys(("ts", "thread_ts", "timestamp"), asked.ts)
     good |= {"recipient_team_id": "T", "recipient_user_id": ADA, "user": ADA, "users": ADA, "user_id": ADA}
@@ -60,6 +60,6 @@ def test_whatever_the_arguments_are_a_call_ends_as_slacks_do(method: str) -> Non
         for odd in ODD:
             given = good | {"trigger_id": slack.interactions.new_trigger(ADA), name: odd}
             with suppress(ApiError):
-                assert isinstance(METHODS[method].run(Call(method, given), slack), dict)
+                assert isinstance(METHODS[method].run(MethodCall(method, given), slack), dict)
     for view in slack.interactions.views.values():
         state_of(view.content["blocks"], {}, lambda *_: {})

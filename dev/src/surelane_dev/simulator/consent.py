@@ -6,7 +6,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from aiohttp import web
 
 from surelane_dev.simulator.control.inputs import SIMULATOR
-from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.workspace.workspace import Workspace
 from surelane_service.service_settings import DEMO_CLIENT_ID
@@ -71,16 +71,18 @@ async def decide(request: web.Request) -> web.Response:
     raise _back(asked, code=code, state=state)
 
 
-def _back(asked: Asked, **query: str) -> web.HTTPFound:
+def _back(asked: AuthorizeRequest, **query: str) -> web.HTTPFound:
     return web.HTTPFound(f"{asked.redirect_uri}{'&' if '?' in asked.redirect_uri else '?'}{urlencode(query)}")
 
 
-def _asked(request: web.Request) -> Asked | str:
+def _asked(request: web.Request) -> AuthorizeRequest | str:
     query = request.query
     if query.get("client_id") != DEMO_CLIENT_ID:
         return "invalid_client_id: the simulator has one app, with the demo client id"
     default = urljoin(request.app[SIMULATOR].settings.install_url, "oauth_redirect")
-    asked = Asked(query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", ""))
+    asked = AuthorizeRequest(
+        query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", "")
+    )
     if urlsplit(asked.redirect_uri).scheme not in ("http", "https"):
         return "bad_redirect_uri"
     return asked if asked.scopes or asked.user_scopes else "invalid_scope: the link asks for nothing"

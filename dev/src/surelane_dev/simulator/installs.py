@@ -25,7 +25,7 @@ class RefusedGrantError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuthorizeRequest:
     """What a link to Slack's OAuth page asks for."""
 
     redirect_uri: str
@@ -37,7 +37,7 @@ class Asked:
 class Code:
     """A code that the app exchanges for tokens."""
 
-    asked: Asked
+    asked: AuthorizeRequest
     workspace: Workspace
     user_id: str
     wide: bool
@@ -103,7 +103,9 @@ class Installs:
         self.refreshes: dict[str, Grant] = {}
         """What was granted, by the tokens that refresh it."""
 
-    def approve(self, asked: Asked, workspace: Workspace, *, wide: bool, user: str | None = None) -> str:
+    def approve(
+        self, asked: AuthorizeRequest, workspace: Workspace, *, wide: bool, user: str | None = None
+    ) -> str:
         """Return a code for the tokens of a workspace or its organization. ``user``: who approves."""
         code, user = token_hex(16), user or workspace.people()[0].id
         self._codes[code] = Code(asked, workspace, user, wide, time.time() + CODE_LIVES)

@@ -22,7 +22,7 @@ from surelane_dev.simulator.control import (
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.posting.first_install import installing_first
-from surelane_dev.simulator.saved import Conversations
+from surelane_dev.simulator.saved import SavedConversations
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings, reached_at
 from surelane_dev.simulator.webapi import apps
@@ -118,7 +118,7 @@ async def _conversations(simulator: Simulator) -> AsyncIterator[None]:
     if simulator.settings.state is None:
         yield
         return
-    async with Conversations(simulator.settings.state, simulator.installs, simulator.sessions).kept():
+    async with SavedConversations(simulator.settings.state, simulator.installs, simulator.sessions).kept():
         yield
 
 

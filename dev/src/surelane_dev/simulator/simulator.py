@@ -13,11 +13,11 @@ from surelane_dev.simulator.posting.delivery import Delivery, delivery_json, eve
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.post import Post
 from surelane_dev.simulator.posting.sender import Sender
-from surelane_dev.simulator.posting.sockets import Sockets
-from surelane_dev.simulator.sessions import Sessions
+from surelane_dev.simulator.posting.sockets import AppConnections
+from surelane_dev.simulator.sessions import AgentSessions
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.state import Offered
-from surelane_dev.simulator.webapi.call import Slack
+from surelane_dev.simulator.webapi.call import SlackState
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
@@ -40,8 +40,8 @@ class Simulator:
         self.manifest = read_manifest(settings.manifest)
         given = settings.subscriptions
         self.subscriptions = self.manifest.events if given is None else given
-        self.sessions, self.files, self.offered = Sessions(), Files(), Offered()
-        self.sockets = Sockets(settings.timeout)
+        self.sessions, self.files, self.offered = AgentSessions(), Files(), Offered()
+        self.sockets = AppConnections(settings.timeout)
         self.scheduled, self.executions = Scheduled(), Executions()
         self.sessions.changed = self._sessions_changed
         self.faults = Faults(self._faults_changed)
@@ -51,7 +51,7 @@ class Simulator:
         self.installs.removed = self._removed
         self.installs.listeners.append(self._workspaces_changed)
         self.sockets.changed = self._sockets_changed
-        slack = Slack(
+        slack = SlackState(
             self.workspace,
             self.interactions,
             self.manifest,

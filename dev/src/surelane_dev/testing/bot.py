@@ -29,7 +29,7 @@ from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.testing.bolt import handlers_of, in_place_of_slack
 from surelane_dev.testing.crash import Crashes
-from surelane_dev.testing.database import Server, connected
+from surelane_dev.testing.database import PostgresServer, connected
 from surelane_dev.testing.slack import Slack
 from surelane_dev.testing.story import Story, stories
 from surelane_dev.testing.worker import SERVICE, LocalWorker
@@ -109,7 +109,7 @@ class Bot:
     """The bot's queue: enqueue jobs, cancel and reschedule them. Call :meth:`idle` after that."""
 
     def __init__(
-        self, database: "Database", ingest: "Webhooks", simulator: Simulator, client: SimulatorClient
+        self, database: "BotDatabase", ingest: "Webhooks", simulator: Simulator, client: SimulatorClient
     ) -> None:
         self.queue = Queue(database.pool)
         self.slack = Slack(simulator, client, self.idle, lambda: self.events)
@@ -250,10 +250,10 @@ class Bot:
 
 
 @dataclass(frozen=True)
-class Database:
+class BotDatabase:
     """A test's database: connections as a superuser and as the worker's role."""
 
-    server: Server
+    server: PostgresServer
     name: str
     admin: Connection
     pool: Pool
@@ -335,7 +335,10 @@ class Webhooks:
 
 @asynccontextmanager
 async def running_bot(
-    server: Server, given: "Handlers | App | AsyncApp", manifest: Path | None, model: str | None = None
+    server: PostgresServer,
+    given: "Handlers | App | AsyncApp",
+    manifest: Path | None,
+    model: str | None = None,
 ) -> AsyncIterator[Bot]:
     """Run a bot with these handlers, or with this Bolt app, for the length of the block.
 
@@ -359,7 +362,7 @@ async def running_bot(
         if not isinstance(given, Handlers):
             stack.enter_context(in_place_of_slack(f"{slack_url}/api/"))
         client = await stack.enter_async_context(SimulatorClient(slack_url))
-        database = Database(server, name, admin, pool)
+        database = BotDatabase(server, name, admin, pool)
         bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
         observed.middleware(bot.observe)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from surelane.calls import Pool
 from surelane.slack import Payload, edited_message, inner_event, key_of, kind_of, place_of
-from surelane_ingest.app import Endpoint, Refused
+from surelane_ingest.app import RequestRefused, SignedRoute
 from surelane_ingest.envelope import word
 from surelane_service.intake import Dropped, Intake
 from surelane_service.logs import get_logger
@@ -107,7 +107,7 @@ def _storable(text: str) -> str:
 class Noted:
     """A URL of webhooks or answers whose signed requests are noted where they are refused."""
 
-    endpoint: Endpoint
+    endpoint: SignedRoute
     notes: Notes
 
     @property
@@ -130,7 +130,7 @@ class Noted:
         """Do as the endpoint does."""
         try:
             return await self.endpoint.take(request, body, senders, arrived)
-        except Refused as refused:
+        except RequestRefused as refused:
             name = request.match_info.get("name")
             key = request.headers[ID] if name is None else f"webhook:{name}:{request.headers[ID]}"
             self.notes.note(Dropped(key, request.path, f"{refused.status} {refused}"))

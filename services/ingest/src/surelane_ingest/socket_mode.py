@@ -20,7 +20,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Pool
 from surelane_ingest import envelope
-from surelane_ingest.app import Bodies, Refusals, Refused
+from surelane_ingest.app import Bodies, Refusals, RequestRefused
 from surelane_ingest.census import Census
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.taking import Taker
@@ -77,7 +77,7 @@ def _level(place: int) -> int:
     return logging.DEBUG if place == RECOUNTING else logging.INFO
 
 
-class Links:
+class SocketLinks:
     """The state of all connections, and how many envelopes had which outcome since the process began.
 
     ``open``: connections on which Slack can send. ``pending``: envelopes taken and not acknowledged yet. ``others``:
@@ -136,7 +136,7 @@ class Shared:
     taker: Taker
     subscriptions: envelope.Subscriptions
     bodies: Bodies
-    links: Links
+    links: SocketLinks
     refusals: Refusals
     drain: asyncio.Event
 
@@ -238,7 +238,7 @@ class Link:
         arrived = asyncio.get_running_loop().time()
         try:
             answer = await self.shared.taker.take(delivered.content, arrived, delivered.retry)
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.event:
                 _logger.warning("envelope refused", reason=refused.error, **refused.event)
             else:

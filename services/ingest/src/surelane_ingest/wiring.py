@@ -14,7 +14,7 @@ from surelane import __version__
 from surelane.calls import Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
-from surelane_ingest.answers import PATIENCE, Answers, Patience
+from surelane_ingest.answers import PATIENCE, AnswerWaits, Patience
 from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
 from surelane_ingest.dropped import Noted, Notes
@@ -23,7 +23,7 @@ from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
 from surelane_ingest.loops import Loops
 from surelane_ingest.slack import PATHS, SWITCHED_OFF, Signatures, slack_urls
-from surelane_ingest.socket_mode import Links, Shared, socket_mode
+from surelane_ingest.socket_mode import Shared, SocketLinks, socket_mode
 from surelane_ingest.taking import Taker
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
@@ -99,7 +99,7 @@ async def running(
     bodies, drain = Bodies(settings.max_body, settings.body_memory), asyncio.Event()
     url = settings.database_url.get_secret_value()
     listener = Listener(url, service=SERVICE, within=settings.database_budget)
-    links = None if settings.app_token is None else Links()
+    links = None if settings.app_token is None else SocketLinks()
     subscriptions = Subscriptions(
         settings.event_types,
         merge_mentions=settings.merge_mentions,
@@ -117,7 +117,7 @@ async def running(
         nullcontext(
             Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
         ) as sealing,
-        Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
+        AnswerWaits(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
         nullcontext(
             Taker(writer, answers, tracer, installer, sealing, notes, Loops(settings.loop_limit))
@@ -170,7 +170,7 @@ async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
 
 
 def _serving_private(
-    settings: IngestSettings, connections: Connections, drain: asyncio.Event, links: Links | None
+    settings: IngestSettings, connections: Connections, drain: asyncio.Event, links: SocketLinks | None
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
         if drain.is_set():

@@ -5,10 +5,10 @@ from aiohttp import web
 from surelane_dev.simulator.app_answers import show_command_answer
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
-    Command,
+    CommandInput,
     Home,
     Look,
-    Shortcut,
+    ShortcutInput,
     body_of,
     channel_named,
     message_at,
@@ -28,7 +28,7 @@ STARTED, CHANGED = "assistant_thread_started", "assistant_thread_context_changed
 async def command(request: web.Request) -> web.Response:
     """Call a slash command. Show the app's immediate answer in the channel."""
     simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
-    asked = await body_of(request, Command)
+    asked = await body_of(request, CommandInput)
     channel, user = channel_named(workspace, asked.channel), person_named(workspace, asked.user)
     form = command_form(
         workspace,
@@ -53,7 +53,7 @@ async def command(request: web.Request) -> web.Response:
 async def shortcut(request: web.Request) -> web.Response:
     """Use a shortcut: of a message if one is named, else a global one."""
     simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
-    asked = await body_of(request, Shortcut)
+    asked = await body_of(request, ShortcutInput)
     interactions, user = simulator.interactions, person_named(workspace, asked.user)
     if asked.ts:
         message = message_at(workspace, asked)

@@ -5,8 +5,8 @@ from aiohttp import web
 from surelane_dev.simulator.app_answers import settle_dialog
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
+    BadRequestError,
     Filling,
-    RefusedError,
     body_of,
     person_named,
     workspace_with_app,
@@ -52,7 +52,7 @@ async def cancel(request: web.Request) -> web.Response:
 def _open(simulator: Simulator, user: User) -> Dialog:
     dialog = simulator.interactions.dialogs.get(user.id)
     if dialog is None:
-        raise RefusedError(f"{user.name} has no dialog open")
+        raise BadRequestError(f"{user.name} has no dialog open")
     return dialog
 
 

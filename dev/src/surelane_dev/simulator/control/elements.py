@@ -5,10 +5,10 @@ from aiohttp import web
 from surelane_dev.simulator.app_answers import UnusableError, each_option, options_in
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
+    BadRequestError,
     Entity,
+    FunctionInput,
     Press,
-    RefusedError,
-    Run,
     Stop,
     Typed,
     body_of,
@@ -17,7 +17,7 @@ from surelane_dev.simulator.control.inputs import (
     person_named,
     workspace_with_app,
 )
-from surelane_dev.simulator.control.interacting import Used, attempted, interact, used_element
+from surelane_dev.simulator.control.interacting import UsedElement, attempted, interact, used_element
 from surelane_dev.simulator.posting.events import links_of, new_id
 from surelane_dev.simulator.posting.payloads import action_payload, suggestion_payload, view_action_payload
 from surelane_dev.simulator.state import NotOfferedError, choice, state_of
@@ -47,7 +47,7 @@ async def press(request: web.Request) -> web.Response:
     return attempted(await interact(simulator, workspace, payload))
 
 
-def _action(used: Used, value: object) -> JSON:
+def _action(used: UsedElement, value: object) -> JSON:
     element = used.element
     named = {"action_id": element["action_id"], "block_id": used.block["block_id"]}
     match element["type"]:
@@ -71,7 +71,7 @@ async def options(request: web.Request) -> web.Response:
     simulator = request.app[SIMULATOR]
     used = used_element(request, asked := await body_of(request, Typed))
     if used.element["type"] not in EXTERNAL:
-        raise RefusedError(f"{asked.action_id} does not ask the app for options")
+        raise BadRequestError(f"{asked.action_id} does not ask the app for options")
     shortest = int(used.element.get("min_query_length", SHORTEST_QUERY))
     if len(asked.query) < shortest:
         return web.json_response({"options": [], "problem": None, "type_more": shortest})
@@ -96,7 +96,7 @@ async def stop(request: web.Request) -> web.Response:
     channel, user = channel_named(workspace, asked.channel), person_named(workspace, asked.user)
     session = simulator.sessions.find(channel.id, asked.thread_ts)
     if session is None or session.status != "processing":
-        raise RefusedError("the agent is not working in that thread")
+        raise BadRequestError("the agent is not working in that thread")
     streams = [message for message in channel.thread(asked.thread_ts) if message.streaming]
     for message in streams:
         workspace.stream(message, "", ended=True)
@@ -121,7 +121,7 @@ async def entity(request: web.Request) -> web.Response:
     message, user = message_at(workspace, asked), person_named(workspace, asked.user)
     found = next((each["entity"] for each in message.attachments if each.get("from_url") == asked.url), None)
     if found is None:
-        raise RefusedError("the app shows no such entity there")
+        raise BadRequestError("the app shows no such entity there")
     event: JSON = {
         "type": "entity_details_requested",
         "user": user.id,
@@ -141,7 +141,7 @@ async def entity(request: web.Request) -> web.Response:
 async def run(request: web.Request) -> web.Response:
     """Run a function of the app, as a workflow does. The app hears ``function_executed``."""
     simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
-    asked = await body_of(request, Run)
+    asked = await body_of(request, FunctionInput)
     execution = simulator.executions.start(new_id("Fx"), workspace.team_id, asked.callback_id)
     event: JSON = {
         "type": "function_executed",
@@ -167,7 +167,7 @@ async def show_run(request: web.Request) -> web.Response:
     """Answer how a function's run has ended, if it has."""
     execution = request.app[SIMULATOR].executions.find(request.match_info["execution"])
     if execution is None:
-        raise RefusedError("there is no such run")
+        raise BadRequestError("there is no such run")
     facts = {"state": execution.state, "outputs": execution.outputs, "error": execution.error}
     return web.json_response(facts)
 

@@ -19,7 +19,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class RefusedError(Exception):
+class BadRequestError(Exception):
     """The request cannot be done; the message says why."""
 
 
@@ -39,7 +39,7 @@ class Attachment(Input):
     """What the event says of it. If not ``visible``, it has the file's id alone, as of another organization's."""
 
 
-class Said(Input):
+class MessageInput(Input):
     """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
 
     text: Annotated[str, Field(max_length=40_000)]
@@ -120,7 +120,7 @@ class Typed(Placed):
     query: str = ""
 
 
-class Shortcut(Input):
+class ShortcutInput(Input):
     """The use of a shortcut. A ``ts`` names the message of a message's shortcut."""
 
     callback_id: Text
@@ -129,7 +129,7 @@ class Shortcut(Input):
     ts: str = ""
 
 
-class Run(Input):
+class FunctionInput(Input):
     """A step of a workflow that asks the app to run its function."""
 
     callback_id: Text
@@ -160,7 +160,7 @@ class Stop(Input):
     user: str | None = None
 
 
-class Command(Input):
+class CommandInput(Input):
     """A call of a slash command."""
 
     command: Annotated[str, Field(pattern=r"^/\S+$")]
@@ -202,7 +202,7 @@ async def explain_errors(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer 400 with the reason if a body cannot be used, or names an unknown object."""
     try:
         return await handler(request)
-    except (RefusedError, NotOfferedError) as error:
+    except (BadRequestError, NotOfferedError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except ValidationError as error:
         details = json.loads(error.json(include_url=False, include_context=False, include_input=False))
@@ -216,7 +216,7 @@ async def body_of(request: web.Request, kind: type[Body]) -> Body:
     Take ``application/json`` only, because a foreign page in the same browser cannot send that.
     """
     if request.content_type != "application/json":
-        raise RefusedError("the body must be application/json")
+        raise BadRequestError("the body must be application/json")
     return kind.model_validate_json(await request.read())
 
 
@@ -230,7 +230,7 @@ def workspace_of(request: web.Request) -> Workspace:
     for workspace in simulator.installs.workspaces.values():
         if team in (workspace.team_id, workspace.enterprise_id):
             return workspace
-    raise RefusedError(f"there is no workspace {team}")
+    raise BadRequestError(f"there is no workspace {team}")
 
 
 def workspace_with_app(request: web.Request) -> Workspace:
@@ -243,14 +243,14 @@ def workspace_with_app(request: web.Request) -> Workspace:
 def check_app(simulator: Simulator, workspace: Workspace) -> None:
     """Refuse a use of the app in a workspace without it."""
     if not simulator.installs.has_app(workspace):
-        raise RefusedError(f"{workspace.name} has not installed the app")
+        raise BadRequestError(f"{workspace.name} has not installed the app")
 
 
 def channel_named(workspace: Workspace, name: str) -> Channel:
     """Return a channel by name or id."""
     channel = workspace.channel(name)
     if channel is None:
-        raise RefusedError(f"there is no channel {name}")
+        raise BadRequestError(f"there is no channel {name}")
     return channel
 
 
@@ -258,13 +258,13 @@ def person_named(workspace: Workspace, name: str | None) -> User:
     """Return a user who is not the bot, by name or id: the first one by default."""
     user = workspace.people()[0] if name is None else workspace.user(name)
     if user is None or user.is_bot:
-        raise RefusedError(f"there is no person {name}")
+        raise BadRequestError(f"there is no person {name}")
     return user
 
 
-def message_at(workspace: Workspace, pointed: Pointed | Placed | Shortcut) -> Message:
+def message_at(workspace: Workspace, pointed: Pointed | Placed | ShortcutInput) -> Message:
     """Return the message that a request refers to."""
     message = channel_named(workspace, pointed.channel).messages.get(pointed.ts)
     if message is None:
-        raise RefusedError(f"there is no message {pointed.ts} in {pointed.channel}")
+        raise BadRequestError(f"there is no message {pointed.ts} in {pointed.channel}")
     return message

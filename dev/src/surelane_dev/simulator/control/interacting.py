@@ -7,14 +7,14 @@ from aiohttp import web
 
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
+    BadRequestError,
     Placed,
-    RefusedError,
     check_app,
     message_at,
     person_named,
     workspace_of,
 )
-from surelane_dev.simulator.posting.delivery import Attempt, form_delivery
+from surelane_dev.simulator.posting.delivery import DeliveryAttempt, form_delivery
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.state import Options
 from surelane_dev.simulator.views import View
@@ -24,7 +24,7 @@ from surelane_dev.simulator.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedElement:
     """An element that a person uses, and the message or view in which it is."""
 
     workspace: Workspace
@@ -38,7 +38,7 @@ class Used:
     offered: Options
 
 
-async def interact(simulator: Simulator, workspace: Workspace, payload: JSON) -> Attempt:
+async def interact(simulator: Simulator, workspace: Workspace, payload: JSON) -> DeliveryAttempt:
     """Post an interaction's payload, once, for the installation of a workspace."""
     installed = payload | {"is_enterprise_install": simulator.installs.is_wide(workspace)}
     form = {"payload": json.dumps(installed)}
@@ -46,13 +46,13 @@ async def interact(simulator: Simulator, workspace: Workspace, payload: JSON) ->
     return await simulator.sender.send_once(delivery)
 
 
-def attempted(attempt: Attempt, **more: object) -> web.Response:
+def attempted(attempt: DeliveryAttempt, **more: object) -> web.Response:
     """Answer the result of an attempt."""
     facts = {"status": attempt.status, "problem": attempt.problem, "ms": round(attempt.seconds * 1000, 1)}
     return web.json_response(facts | more)
 
 
-def used_element(request: web.Request, asked: Placed) -> Used:
+def used_element(request: web.Request, asked: Placed) -> UsedElement:
     """Return the element to which a request refers."""
     simulator = request.app[SIMULATOR]
     place: Message | View
@@ -68,8 +68,8 @@ def used_element(request: web.Request, asked: Placed) -> Used:
     found = find_element(blocks, asked.action_id, asked.block_id)
     if found is None:
         where = "view" if asked.view_id else "message"
-        raise RefusedError(f"the {where} has no button or input {asked.action_id}")
-    return Used(workspace, place, user, blocks, *found, key, simulator.offered.of(key))
+        raise BadRequestError(f"the {where} has no button or input {asked.action_id}")
+    return UsedElement(workspace, place, user, blocks, *found, key, simulator.offered.of(key))
 
 
 def viewer(simulator: Simulator, view: View) -> tuple[Workspace, User]:
@@ -77,7 +77,7 @@ def viewer(simulator: Simulator, view: View) -> tuple[Workspace, User]:
     workspace = simulator.installs.workspaces[view.content["team_id"]]
     found = workspace.member(view.user)
     if found is None:
-        raise RefusedError("that view's person is gone")
+        raise BadRequestError("that view's person is gone")
     return workspace, found[1]
 
 
@@ -85,5 +85,5 @@ def open_view(simulator: Simulator, view_id: str) -> View:
     """Return an open modal or a *Home* tab."""
     view = simulator.interactions.views.find(view_id)
     if view is None:
-        raise RefusedError("that modal is not open")
+        raise BadRequestError("that modal is not open")
     return view

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from surelane_dev.simulator.app_answers import settle_submission
-from surelane_dev.simulator.control.inputs import SIMULATOR, Closing, RefusedError, Submission, body_of
+from surelane_dev.simulator.control.inputs import SIMULATOR, BadRequestError, Closing, Submission, body_of
 from surelane_dev.simulator.control.interacting import attempted, interact, open_view, viewer
 from surelane_dev.simulator.posting.payloads import view_payload
 from surelane_dev.simulator.simulator import Simulator
@@ -63,7 +63,7 @@ def _payload(simulator: Simulator, view: View, kind: str, state: JSON) -> JSON:
 def _modal(simulator: Simulator, view_id: str) -> View:
     view = open_view(simulator, view_id)
     if view.content["type"] != "modal":
-        raise RefusedError("that view is no modal")
+        raise BadRequestError("that view is no modal")
     return view
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
-    RefusedError,
+    BadRequestError,
     body_of,
     channel_named,
     workspace_of,
@@ -90,11 +90,11 @@ async def reply(request: web.Request) -> web.Response:
     channel = channel_named(workspace, request.query.get("channel", ""))
     asked = channel.messages.get(request.query.get("ts", ""))
     if asked is None:
-        raise RefusedError("there is no such message")
+        raise BadRequestError("there is no such message")
     try:
         timeout = min(float(request.query.get("timeout", "30")), WAIT_AT_MOST)
     except ValueError:
-        raise RefusedError("timeout must be a number of seconds") from None
+        raise BadRequestError("timeout must be a number of seconds") from None
     message = await _await_reply(simulator, workspace, channel, asked, timeout)
     if message is None:
         return web.json_response({"error": f"no reply within {timeout:g} s"}, status=504)
@@ -138,7 +138,7 @@ async def add_fault(request: web.Request) -> web.Response:
     simulator = request.app[SIMULATOR]
     fault = await body_of(request, Fault)
     if unknown := set(fault.methods) - set(METHODS):
-        raise RefusedError(f"no such method: {', '.join(sorted(unknown))}")
+        raise BadRequestError(f"no such method: {', '.join(sorted(unknown))}")
     simulator.faults.add(fault)
     return web.json_response(fault.model_dump(mode="json"))
 
@@ -177,7 +177,7 @@ async def one_delivery(request: web.Request) -> web.Response:
     """Show the delivery of one event, with its attempts."""
     delivery = request.app[SIMULATOR].sender.deliveries.get(request.match_info["event"])
     if delivery is None:
-        raise RefusedError("there is no such event")
+        raise BadRequestError("there is no such event")
     return web.json_response(delivery_json(delivery))
 
 
@@ -186,7 +186,7 @@ async def resend(request: web.Request) -> web.Response:
     simulator = request.app[SIMULATOR]
     delivery = simulator.sender.deliveries.get(request.match_info["event"])
     if delivery is None:
-        raise RefusedError("there is no such event")
+        raise BadRequestError("there is no such event")
     simulator.sender.resend(delivery)
     return web.json_response(delivery_json(delivery))
 

@@ -9,12 +9,12 @@ from aiohttp import web
 
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
+    BadRequestError,
     Joining,
+    MessageInput,
     Pointed,
     Reaction,
-    RefusedError,
     Rewrite,
-    Said,
     body_of,
     channel_named,
     message_at,
@@ -33,11 +33,11 @@ from surelane_dev.simulator.workspace.workspace import Workspace
 async def say(request: web.Request) -> web.Response:
     """Post a message as a person; return it and its events."""
     simulator, workspace = request.app[SIMULATOR], workspace_of(request)
-    said = await body_of(request, Said)
+    said = await body_of(request, MessageInput)
     kept = [simulator.files.attach(each.name, each.type, each.content, each.access) for each in said.files]
     files = [shared_json(file, simulator.interactions.public_url) for file in kept]
     if not (said.text or said.mention or files):
-        raise RefusedError("text: it may be empty only beside a mention or files")
+        raise BadRequestError("text: it may be empty only beside a mention or files")
     message = post(workspace, said, files=files)
     deliveries = deliveries_of(simulator, message)
     if said.wait:
@@ -50,14 +50,14 @@ async def say(request: web.Request) -> web.Response:
     )
 
 
-def post(workspace: Workspace, said: Said, **more: Any) -> Message:  # noqa: ANN401 - Message's own
+def post(workspace: Workspace, said: MessageInput, **more: Any) -> Message:  # noqa: ANN401 - Message's own
     """Post a person's text."""
     user, channel = person_named(workspace, said.user), channel_named(workspace, said.channel)
     by_person = not (said.bot or said.workflow or said.slackbot)
     if by_person and user.id not in channel.members:
-        raise RefusedError(f"{user.name} is not in {said.channel}")
+        raise BadRequestError(f"{user.name} is not in {said.channel}")
     if (said.thread_ts or said.broadcast) and said.thread_ts not in channel.messages:
-        raise RefusedError(f"there is no thread {said.thread_ts} in {said.channel}")
+        raise BadRequestError(f"there is no thread {said.thread_ts} in {said.channel}")
     text = slack_text(workspace, said.text)
     if said.mention and not channel.is_im and workspace.bot.id not in mentions(text):
         text = f"<@{workspace.bot.id}> {text}".rstrip()
@@ -67,14 +67,14 @@ def post(workspace: Workspace, said: Said, **more: Any) -> Message:  # noqa: ANN
     return workspace.post(channel, user.id if by_person else SLACKBOT * said.slackbot, text, **more)
 
 
-def _subtype(said: Said) -> str | None:
+def _subtype(said: MessageInput) -> str | None:
     if said.bot or said.workflow:
         return "bot_message"
     shown = "thread_broadcast" if said.broadcast else "file_share" if said.files else None
     return "me_message" if said.me else shown
 
 
-def _sender(said: Said) -> JSON:
+def _sender(said: MessageInput) -> JSON:
     """Return what Slack says of the app or workflow that wrote a message, or through which a person did."""
     name = said.bot or said.workflow or said.app
     if name is None:
@@ -134,14 +134,14 @@ async def join(request: web.Request) -> web.Response:
     channel = channel_named(workspace, request.match_info["channel"])
     user = workspace.user((await body_of(request, Joining)).user)
     if user is None or channel.is_im:
-        raise RefusedError("there is no such user, or this channel takes no new members")
+        raise BadRequestError("there is no such user, or this channel takes no new members")
     return web.json_response({"joined": workspace.join(channel, user.id)})
 
 
 def _own(workspace: Workspace, pointed: Pointed) -> Message:
     message = message_at(workspace, pointed)
     if message.user != person_named(workspace, pointed.user).id:
-        raise RefusedError("that is somebody else's message")
+        raise BadRequestError("that is somebody else's message")
     return message
 
 

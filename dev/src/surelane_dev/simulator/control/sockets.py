@@ -10,7 +10,7 @@ from surelane_dev.simulator.posting.sockets import Reason
 from surelane_service.durations import Duration
 
 
-class Disconnect(Input):
+class DisconnectInput(Input):
     """A disconnect of all connections."""
 
     reason: Reason | None = "refresh_requested"
@@ -26,7 +26,7 @@ async def show(request: web.Request) -> web.Response:
 
 async def disconnect(request: web.Request) -> web.Response:
     """Disconnect the app."""
-    asked = await body_of(request, Disconnect)
+    asked = await body_of(request, DisconnectInput)
     ended = request.app[SIMULATOR].sockets.disconnect(asked.reason, asked.every)
     return web.json_response({"disconnected": ended})
 

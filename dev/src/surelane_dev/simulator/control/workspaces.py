@@ -2,7 +2,14 @@
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR, Input, RefusedError, Said, Text, body_of
+from surelane_dev.simulator.control.inputs import (
+    SIMULATOR,
+    BadRequestError,
+    Input,
+    MessageInput,
+    Text,
+    body_of,
+)
 from surelane_dev.simulator.control.people import deliveries_of, post
 from surelane_dev.simulator.installs import Grant
 from surelane_dev.simulator.posting.delivery import delivery_json
@@ -26,7 +33,7 @@ async def mention(request: web.Request) -> web.Response:
     """Let a person mention the bot; return the message and its events."""
     simulator, workspace = request.app[SIMULATOR], _workspace(request)
     asked = await body_of(request, Mention)
-    message = post(workspace, Said(text=asked.text, channel=asked.channel, mention=True))
+    message = post(workspace, MessageInput(text=asked.text, channel=asked.channel, mention=True))
     events = [delivery_json(delivery) for delivery in deliveries_of(simulator, message)]
     return web.json_response({"message": message_json(workspace, message), "events": events})
 
@@ -53,7 +60,7 @@ async def uninstall(request: web.Request) -> web.Response:
 def _workspace(request: web.Request) -> Workspace:
     found = request.app[SIMULATOR].installs.workspaces.get(request.match_info["team"])
     if found is None:
-        raise RefusedError("there is no such workspace")
+        raise BadRequestError("there is no such workspace")
     return found
 
 

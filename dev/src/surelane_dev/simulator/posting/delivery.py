@@ -18,7 +18,7 @@ State = Literal["held", "sending", "retrying", "delivered", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """One request and its result."""
 
     at: float
@@ -56,7 +56,7 @@ class Delivery:
     state: State = "sending"
     next_at: float | None = None
     """The time of the next retry."""
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[DeliveryAttempt] = field(default_factory=list)
     job: JSON | None = None
     """The event's status in the queue, if there is a database."""
     answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
@@ -126,7 +126,7 @@ def delivery_json(delivery: Delivery) -> JSON:
     }
 
 
-def attempt_json(attempt: Attempt) -> JSON:
+def attempt_json(attempt: DeliveryAttempt) -> JSON:
     """Return an attempt as JSON for the control API."""
     return {
         "at": attempt.at,

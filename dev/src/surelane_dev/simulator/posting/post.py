@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import aiohttp
 
-from surelane_dev.simulator.posting.delivery import Attempt, Delivery
+from surelane_dev.simulator.posting.delivery import Delivery, DeliveryAttempt
 from surelane_dev.simulator.posting.signing import signed_headers
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 
@@ -31,7 +31,7 @@ class Post:
 
     async def __call__(
         self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
-    ) -> Attempt:
+    ) -> DeliveryAttempt:
         """Make one attempt.
 
         Args:
@@ -40,7 +40,7 @@ class Post:
             retry_reason: the reason of the retry, in Slack's words.
         """
         if not self._posting:
-            return Attempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")
+            return DeliveryAttempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")
         headers = self._headers(delivery, retry_num, retry_reason)
         at, started = time.time(), time.monotonic()
         status, problem, no_retry, answer = None, None, False, b""
@@ -56,7 +56,7 @@ class Post:
                 no_retry = status != 200 and response.headers.get("X-Slack-No-Retry") == "1"
         except Exception as error:  # noqa: BLE001 - Slack has a word for every failure, "unknown_error" being the last
             problem = _reason(error)
-        return Attempt(
+        return DeliveryAttempt(
             at, time.monotonic() - started, retry_num, retry_reason, status, problem, no_retry, answer
         )
 

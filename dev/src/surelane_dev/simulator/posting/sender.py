@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 
 from surelane_dev.simulator.faults import Faults
-from surelane_dev.simulator.posting.delivery import Attempt, Delivery, State
+from surelane_dev.simulator.posting.delivery import Delivery, DeliveryAttempt, State
 from surelane_dev.simulator.posting.post import Post
-from surelane_dev.simulator.posting.sockets import Sockets
+from surelane_dev.simulator.posting.sockets import AppConnections
 
 KEPT = 2000
 HELD_AT_MOST = timedelta(seconds=5)
@@ -21,7 +21,7 @@ class Sender:
     def __init__(
         self,
         post: Post,
-        sockets: Sockets,
+        sockets: AppConnections,
         retry_delays: tuple[timedelta, ...],
         faults: Faults,
         changed: Callable[[Delivery], None] = lambda _: None,
@@ -46,7 +46,7 @@ class Sender:
         """Deliver once more, as Slack does when an acknowledgement is lost."""
         self._start(self._repeat(delivery))
 
-    async def send_once(self, delivery: Delivery) -> Attempt:
+    async def send_once(self, delivery: Delivery) -> DeliveryAttempt:
         """Deliver a slash command or an interaction. Slack tries it once, while the user waits."""
         self._keep(delivery)
         await self._attempt(delivery, 0, last=True)

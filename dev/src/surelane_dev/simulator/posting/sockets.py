@@ -15,7 +15,7 @@ from uuid import uuid4
 import aiohttp
 from aiohttp import web
 
-from surelane_dev.simulator.posting.delivery import Attempt, Delivery
+from surelane_dev.simulator.posting.delivery import Delivery, DeliveryAttempt
 from surelane_dev.simulator.workspace.model import JSON
 
 MOST = 10
@@ -30,7 +30,7 @@ ANSWERED = frozenset({"view_submission", "block_suggestion"})
 Reason = Literal["warning", "refresh_requested", "link_disabled"]
 
 
-class Sockets:
+class AppConnections:
     """The connections of the app. Each envelope goes to one of them."""
 
     def __init__(self, timeout: timedelta = timedelta(seconds=3)) -> None:
@@ -100,7 +100,7 @@ class Sockets:
 
     async def __call__(
         self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
-    ) -> Attempt:
+    ) -> DeliveryAttempt:
         """Send an envelope to one connection, and wait for its acknowledgement.
 
         Args:
@@ -118,7 +118,7 @@ class Sockets:
             problem = "http_timeout" if self._open else "connection_failed"
         except (ConnectionError, aiohttp.ClientError):
             problem = "connection_failed"
-        return Attempt(
+        return DeliveryAttempt(
             at=at,
             seconds=time.monotonic() - started,
             retry_num=retry_num,

@@ -5,9 +5,9 @@ import re
 from surelane_dev.simulator.sessions import STATUSES
 from surelane_dev.simulator.webapi.call import (
     ApiError,
-    Call,
     Method,
-    Slack,
+    MethodCall,
+    SlackState,
     invalid_arguments,
     joined_channel,
     permalink,
@@ -21,21 +21,21 @@ MOST_PROMPTS = 4
 MOST_FOUND = 20
 
 
-def set_status(call: Call, slack: Slack) -> JSON:
+def set_status(call: MethodCall, slack: SlackState) -> JSON:
     """Set the bot's status in a thread. An empty status, a reply or two minutes end it."""
     channel, thread_ts = _thread(call, slack)
     slack.workspace.set_status(channel, thread_ts, call.text("status"))
     return {}
 
 
-def set_title(call: Call, slack: Slack) -> JSON:
+def set_title(call: MethodCall, slack: SlackState) -> JSON:
     """Give a thread a title."""
     channel, thread_ts = _thread(call, slack)
     slack.sessions.rename(channel, thread_ts, call.text("title"))
     return {}
 
 
-def set_suggested_prompts(call: Call, slack: Slack) -> JSON:
+def set_suggested_prompts(call: MethodCall, slack: SlackState) -> JSON:
     """Check suggested prompts. The page does not show them."""
     joined_channel(call, slack, "channel_id")
     prompts = call.objects("prompts", "invalid_arguments")
@@ -46,7 +46,7 @@ def set_suggested_prompts(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def set_session_status(call: Call, slack: Slack) -> JSON:
+def set_session_status(call: MethodCall, slack: SlackState) -> JSON:
     """Set an agent session's status. The page offers *Stop* while it is ``processing``."""
     channel, thread_ts = _thread(call, slack)
     status = next((status for status in STATUSES if status == call.text("status")), None)
@@ -60,13 +60,13 @@ def set_session_status(call: Call, slack: Slack) -> JSON:
     return answer
 
 
-def rename_session(call: Call, slack: Slack) -> JSON:
+def rename_session(call: MethodCall, slack: SlackState) -> JSON:
     """Give an agent's session a title."""
     channel, thread_ts = _thread(call, slack)
     return {"title": slack.sessions.rename(channel, thread_ts, _title(call)).title}
 
 
-def search(call: Call, slack: Slack) -> JSON:
+def search(call: MethodCall, slack: SlackState) -> JSON:
     """Search the messages of public channels for the words of a query, the best first.
 
     A bot's token needs the ``action_token`` of a person's message.
@@ -88,7 +88,7 @@ def search(call: Call, slack: Slack) -> JSON:
     return {"results": {"messages": messages}, "response_metadata": {"next_cursor": ""}}
 
 
-def _found(slack: Slack, message: Message, channel: Channel) -> JSON:
+def _found(slack: SlackState, message: Message, channel: Channel) -> JSON:
     known = slack.workspace.member(message.user)
     return {
         "author_name": known[1].real_name if known else "",
@@ -103,14 +103,14 @@ def _found(slack: Slack, message: Message, channel: Channel) -> JSON:
     }
 
 
-def _title(call: Call) -> str:
+def _title(call: MethodCall) -> str:
     title = call.text("title")
     if len(title) > LONGEST_TITLE:
         raise invalid_arguments(f"must be less than {LONGEST_TITLE + 1} characters [json-pointer:/title]")
     return title
 
 
-def _thread(call: Call, slack: Slack) -> tuple[str, str]:
+def _thread(call: MethodCall, slack: SlackState) -> tuple[str, str]:
     channel = joined_channel(call, slack, "channel_id")
     message = channel.messages.get(call.text("thread_ts"))
     if message is None:

@@ -13,8 +13,8 @@ from surelane_dev.simulator.files import Files
 from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import DOCUMENTED, Manifest
-from surelane_dev.simulator.posting.sockets import Sockets
-from surelane_dev.simulator.sessions import Sessions
+from surelane_dev.simulator.posting.sockets import AppConnections
+from surelane_dev.simulator.sessions import AgentSessions
 from surelane_dev.simulator.workspace.executions import Executions
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.scheduled import Scheduled
@@ -46,7 +46,7 @@ def invalid_blocks(*problems: str) -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Slack:
+class SlackState:
     """The state that calls read and change."""
 
     workspace: Workspace
@@ -54,16 +54,16 @@ class Slack:
     manifest: Manifest = DOCUMENTED
     events: frozenset[str] = DOCUMENTED.events
     """The events that the app is subscribed to."""
-    sessions: Sessions = field(default_factory=Sessions)
+    sessions: AgentSessions = field(default_factory=AgentSessions)
     files: Files = field(default_factory=Files)
     installs: Installs = field(default_factory=Installs)
-    sockets: Sockets = field(default_factory=Sockets)
+    sockets: AppConnections = field(default_factory=AppConnections)
     scheduled: Scheduled = field(default_factory=Scheduled)
     executions: Executions = field(default_factory=Executions)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MethodCall:
     """A call with a valid token and all required arguments."""
 
     method: str
@@ -129,7 +129,7 @@ class Call:
             raise ApiError(error) from None
 
 
-Handler = Callable[[Call, Slack], JSON]
+Handler = Callable[[MethodCall, SlackState], JSON]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RequestContent:
     """The content of a request: arguments, token, and warnings for the answer."""
 
     arguments: dict[str, object]
@@ -156,7 +156,7 @@ class Sent:
     warnings: list[str] = field(default_factory=list)
 
 
-async def read(request: web.Request, method: Method) -> Sent:
+async def read(request: web.Request, method: Method) -> RequestContent:
     """Read a request as Slack does.
 
     Raises:
@@ -173,7 +173,7 @@ async def read(request: web.Request, method: Method) -> Sent:
         header = None
     token = _bearer(header) if header else form_token
     warnings = ["missing_charset"] if is_json and not request.charset else []
-    return Sent(query | body, token if isinstance(token, str) else None, warnings)
+    return RequestContent(query | body, token if isinstance(token, str) else None, warnings)
 
 
 async def _body(request: web.Request) -> tuple[dict[str, object], bool]:
@@ -216,7 +216,7 @@ def _bearer(header: str) -> str:
     return token.strip() if scheme.lower() == "bearer" else header
 
 
-def channel_of(call: Call, slack: Slack, name: str = "channel") -> Channel:
+def channel_of(call: MethodCall, slack: SlackState, name: str = "channel") -> Channel:
     """Return the channel that an argument names by id or, for posting, by ``#name``.
 
     Raises:
@@ -230,7 +230,7 @@ def channel_of(call: Call, slack: Slack, name: str = "channel") -> Channel:
     return channel
 
 
-def joined_channel(call: Call, slack: Slack, name: str = "channel") -> Channel:
+def joined_channel(call: MethodCall, slack: SlackState, name: str = "channel") -> Channel:
     """Return the channel that an argument names, if the bot is a member.
 
     Raises:
@@ -242,7 +242,7 @@ def joined_channel(call: Call, slack: Slack, name: str = "channel") -> Channel:
     return channel
 
 
-def message_of(call: Call, channel: Channel, name: str = "ts") -> Message:
+def message_of(call: MethodCall, channel: Channel, name: str = "ts") -> Message:
     """Return the message of a channel that an argument names.
 
     Raises:
@@ -254,7 +254,7 @@ def message_of(call: Call, channel: Channel, name: str = "ts") -> Message:
     return message
 
 
-def permalink(slack: Slack, message: Message) -> str:
+def permalink(slack: SlackState, message: Message) -> str:
     """Return a message's address on the simulator's page."""
     return f"{slack.interactions.public_url}/#{message.channel}/{message.ts}"
 

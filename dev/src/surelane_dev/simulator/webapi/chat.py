@@ -4,9 +4,9 @@ import json
 
 from surelane_dev.simulator.webapi.call import (
     ApiError,
-    Call,
     Method,
-    Slack,
+    MethodCall,
+    SlackState,
     channel_of,
     invalid_blocks,
     joined_channel,
@@ -27,7 +27,7 @@ MAX_METADATA = 16_000
 MOST_ATTACHMENTS = 100
 
 
-def post_message(call: Call, slack: Slack) -> JSON:
+def post_message(call: MethodCall, slack: SlackState) -> JSON:
     """Post as the bot, in a thread if ``thread_ts`` is given."""
     channel = joined_channel(call, slack)
     content = content_of(call)
@@ -48,7 +48,7 @@ def post_message(call: Call, slack: Slack) -> JSON:
     return {"channel": channel.id, "ts": message.ts, "message": shape}
 
 
-def update(call: Call, slack: Slack) -> JSON:
+def update(call: MethodCall, slack: SlackState) -> JSON:
     """Replace a message of the bot's own."""
     channel = channel_of(call, slack)
     message = message_of(call, channel)
@@ -64,7 +64,7 @@ def update(call: Call, slack: Slack) -> JSON:
     return {"channel": channel.id, "ts": message.ts, "text": message.text, "message": shape}
 
 
-def delete(call: Call, slack: Slack) -> JSON:
+def delete(call: MethodCall, slack: SlackState) -> JSON:
     """Delete a message of the bot's own."""
     channel = channel_of(call, slack)
     message = message_of(call, channel)
@@ -74,7 +74,7 @@ def delete(call: Call, slack: Slack) -> JSON:
     return {"channel": channel.id, "ts": message.ts}
 
 
-def post_ephemeral(call: Call, slack: Slack) -> JSON:
+def post_ephemeral(call: MethodCall, slack: SlackState) -> JSON:
     """Post a message that only one user sees."""
     channel = joined_channel(call, slack)
     user = slack.workspace.users.get(call.text("user"))
@@ -92,14 +92,14 @@ def post_ephemeral(call: Call, slack: Slack) -> JSON:
     return {"message_ts": message.ts}
 
 
-def get_permalink(call: Call, slack: Slack) -> JSON:
+def get_permalink(call: MethodCall, slack: SlackState) -> JSON:
     """Return the address of a message."""
     channel = channel_of(call, slack)
     message = message_of(call, channel, "message_ts")
     return {"channel": channel.id, "permalink": permalink(slack, message)}
 
 
-def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
+def content_of(call: MethodCall, longest: int = MAX_TEXT) -> JSON:
     """Return the text, blocks and attachments of a call.
 
     Args:
@@ -123,7 +123,7 @@ def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
     return {"text": text or markdown, "blocks": blocks, "attachments": attachments}
 
 
-def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
+def blocks_of(call: MethodCall, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
     """Return the blocks of a call. Add ids, as Slack does, if the app gave none.
 
     Raises:
@@ -140,7 +140,7 @@ def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_for
     return blocks
 
 
-def attachments_of(call: Call) -> list[JSON]:
+def attachments_of(call: MethodCall) -> list[JSON]:
     """Return the attachments of a call, with ids for their blocks.
 
     Raises:
@@ -171,7 +171,7 @@ def check_tables(blocks: list[JSON]) -> None:
         raise ApiError("invalid_attachments", response_metadata={"messages": ["only_one_table_allowed"]})
 
 
-def thread_of(call: Call, channel: Channel) -> str | None:
+def thread_of(call: MethodCall, channel: Channel) -> str | None:
     """Return the thread that a call posts to; ``None``: the channel.
 
     As Slack does, post a reply to the channel if its ``thread_ts`` is none, or its first message was deleted.
@@ -180,7 +180,7 @@ def thread_of(call: Call, channel: Channel) -> str | None:
     return None if first is None or first.visible_to else first.ts
 
 
-def metadata_of(call: Call) -> JSON | None:
+def metadata_of(call: MethodCall) -> JSON | None:
     """Return the metadata of a call.
 
     Raises:

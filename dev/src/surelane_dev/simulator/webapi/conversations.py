@@ -4,7 +4,14 @@ import base64
 from collections.abc import Callable
 from typing import TypeVar
 
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, channel_of, joined_channel
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Method,
+    MethodCall,
+    SlackState,
+    channel_of,
+    joined_channel,
+)
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.shapes import channel_json, message_json
 
@@ -14,7 +21,7 @@ MAX_REPLIES = 1000
 Item = TypeVar("Item")
 
 
-def replies(call: Call, slack: Slack) -> JSON:
+def replies(call: MethodCall, slack: SlackState) -> JSON:
     """Return a thread, oldest first. Its first message begins every page.
 
     For the ``ts`` of a reply, return that reply alone: a thread has the ``ts`` of its first message.
@@ -29,7 +36,7 @@ def replies(call: Call, slack: Slack) -> JSON:
     return _messages(call, slack, [message, *page], cursor)
 
 
-def history(call: Call, slack: Slack) -> JSON:
+def history(call: MethodCall, slack: SlackState) -> JSON:
     """Return a channel's messages, newest first."""
     channel = joined_channel(call, slack)
     public = (m for m in channel.messages.values() if m.in_channel and m.visible_to is None)
@@ -43,12 +50,12 @@ def history(call: Call, slack: Slack) -> JSON:
     }
 
 
-def info(call: Call, slack: Slack) -> JSON:
+def info(call: MethodCall, slack: SlackState) -> JSON:
     """Return a channel."""
     return {"channel": channel_json(slack.workspace, channel_of(call, slack))}
 
 
-def channels_of(call: Call, slack: Slack) -> list[Channel]:
+def channels_of(call: MethodCall, slack: SlackState) -> list[Channel]:
     """Return the channels of a call's ``types``, by default the public ones.
 
     Raises:
@@ -61,7 +68,7 @@ def channels_of(call: Call, slack: Slack) -> list[Channel]:
     return [c for c in channels if ("im" if c.is_im else "public_channel") in types]
 
 
-def list_channels(call: Call, slack: Slack) -> JSON:
+def list_channels(call: MethodCall, slack: SlackState) -> JSON:
     """Return the channels of the given ``types``, by default the public ones."""
     page, cursor = page_of(channels_of(call, slack), call, default=DEFAULT_LIMIT, key="channel")
     return {
@@ -70,7 +77,7 @@ def list_channels(call: Call, slack: Slack) -> JSON:
     }
 
 
-def open_conversation(call: Call, slack: Slack) -> JSON:
+def open_conversation(call: MethodCall, slack: SlackState) -> JSON:
     """Return the direct messages with a user. They are always open."""
     named = bool(call.text("channel"))
     channel = channel_of(call, slack) if named else _direct(call.text("users").split(","), slack)
@@ -78,7 +85,7 @@ def open_conversation(call: Call, slack: Slack) -> JSON:
     return {"no_op": True, "already_open": True, "channel": shape}
 
 
-def join(call: Call, slack: Slack) -> JSON:
+def join(call: MethodCall, slack: SlackState) -> JSON:
     """Let the bot join a channel. To be in it already is a warning."""
     channel = channel_of(call, slack)
     if channel.is_im:
@@ -89,7 +96,7 @@ def join(call: Call, slack: Slack) -> JSON:
     return answer if new else answer | {"warning": warning, "response_metadata": {"warnings": [warning]}}
 
 
-def _direct(users: list[str], slack: Slack) -> Channel:
+def _direct(users: list[str], slack: SlackState) -> Channel:
     if users == [""]:
         raise ApiError("users_list_not_supplied")
     if len(users) > 1:
@@ -102,7 +109,7 @@ def _direct(users: list[str], slack: Slack) -> Channel:
     return slack.workspace.direct_messages(user.id)
 
 
-def _messages(call: Call, slack: Slack, page: list[Message], cursor: str) -> JSON:
+def _messages(call: MethodCall, slack: SlackState, page: list[Message], cursor: str) -> JSON:
     metadata = call.flag("include_all_metadata")
     answer: JSON = {
         "messages": [message_json(slack.workspace, message, metadata=metadata) for message in page],
@@ -111,7 +118,7 @@ def _messages(call: Call, slack: Slack, page: list[Message], cursor: str) -> JSO
     return answer | ({"response_metadata": {"next_cursor": cursor}} if cursor else {})
 
 
-def _range(call: Call) -> Callable[[str], bool]:
+def _range(call: MethodCall) -> Callable[[str], bool]:
     """Return a function that says whether a message's ``ts`` is in the call's range of time."""
     inclusive = call.flag("inclusive")
     oldest, latest = _moment(call, "oldest", 0.0), _moment(call, "latest", float("inf"))
@@ -122,14 +129,14 @@ def _range(call: Call) -> Callable[[str], bool]:
     return within
 
 
-def _moment(call: Call, name: str, default: float) -> float:
+def _moment(call: MethodCall, name: str, default: float) -> float:
     try:
         return float(call.text(name) or default)
     except ValueError:
         raise ApiError(f"invalid_ts_{name}") from None
 
 
-def page_of(items: list[Item], call: Call, *, default: int, key: str) -> tuple[list[Item], str]:
+def page_of(items: list[Item], call: MethodCall, *, default: int, key: str) -> tuple[list[Item], str]:
     """Return the page for a call's ``cursor`` and ``limit``, and the cursor of the next page; empty at the end.
 
     Raises:

@@ -1,13 +1,13 @@
 """Serve ``dialog.open``: the forms that Slack had before modals."""
 
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack
+from surelane_dev.simulator.webapi.call import ApiError, Method, MethodCall, SlackState
 from surelane_dev.simulator.workspace.dialogs import Dialog, dialog_problems
 from surelane_dev.simulator.workspace.model import JSON
 
 TRIGGER_ERRORS = {"unknown": "invalid_trigger", "expired": "trigger_expired", "used": "trigger_exchanged"}
 
 
-def open_dialog(call: Call, slack: Slack) -> JSON:
+def open_dialog(call: MethodCall, slack: SlackState) -> JSON:
     """Open a dialog for the user of the trigger id."""
     for name, error in (("dialog", "missing_dialog"), ("trigger_id", "missing_trigger")):
         if not call.text(name):

@@ -29,7 +29,15 @@ from surelane_dev.simulator.webapi import (
     users,
     views,
 )
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Method,
+    MethodCall,
+    RequestContent,
+    SlackState,
+    invalid_arguments,
+    read,
+)
 from surelane_dev.simulator.webapi.tiers import RateLimitedError, RateLimits
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -80,7 +88,7 @@ class WebApi:
 
     def __init__(
         self,
-        slack: Slack,
+        slack: SlackState,
         faults: Faults,
         scopes: frozenset[str] | None,
         limits: RateLimits,
@@ -152,14 +160,14 @@ class WebApi:
         if method.needs_token:
             request[TEAM] = workspace.team_id
         slack = replace(self._slack, workspace=workspace)
-        answer = {"ok": True, **method.run(Call(name, sent.arguments, sent.token), slack)}
+        answer = {"ok": True, **method.run(MethodCall(name, sent.arguments, sent.token), slack)}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
             warnings = [*metadata.get("warnings", ()), *sent.warnings]
             answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
         return answer
 
-    def _granted(self, method: Method, sent: Sent) -> Grant | None:
+    def _granted(self, method: Method, sent: RequestContent) -> Grant | None:
         try:
             grant = self._slack.installs.grant_of(sent.token)
         except RefusedGrantError as error:
@@ -181,7 +189,7 @@ class WebApi:
         elif run.state != "running":
             raise ApiError("token_expired")
 
-    def _workspace(self, sent: Sent) -> Workspace:
+    def _workspace(self, sent: RequestContent) -> Workspace:
         run = self._slack.executions.of_token(sent.token or "")
         workspaces = self._slack.installs.workspaces
         return self._slack.workspace if run is None else workspaces[run.team_id]
@@ -191,7 +199,7 @@ class WebApi:
         self._noted(asdict(call))
 
 
-def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
+def _workspace(slack: SlackState, grant: Grant, sent: RequestContent) -> Workspace:
     """Return the workspace that a call is about. An organization's token reaches all workspaces of its own."""
     if not grant.wide:
         return grant.workspace
@@ -208,7 +216,7 @@ def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
     return grant.workspace
 
 
-def _check(method: Method, sent: Sent, scopes: frozenset[str] | None) -> None:
+def _check(method: Method, sent: RequestContent, scopes: frozenset[str] | None) -> None:
     if scopes is not None and method.scope and method.scope not in scopes:
         raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
     missing = [name for name in method.required if name not in sent.arguments]

@@ -3,9 +3,9 @@
 from surelane_dev.simulator.files import File, file_json
 from surelane_dev.simulator.webapi.call import (
     ApiError,
-    Call,
     Method,
-    Slack,
+    MethodCall,
+    SlackState,
     invalid_arguments,
     joined_channel,
 )
@@ -15,7 +15,7 @@ from surelane_dev.simulator.workspace.model import JSON
 LONGEST_NAME = 255
 
 
-def get_upload_url(call: Call, slack: Slack) -> JSON:
+def get_upload_url(call: MethodCall, slack: SlackState) -> JSON:
     """Return a URL for a file's bytes, and the file's id."""
     name, length = call.text("filename"), call.text("length")
     if not name or len(name) > LONGEST_NAME:
@@ -26,7 +26,7 @@ def get_upload_url(call: Call, slack: Slack) -> JSON:
     return {"upload_url": f"{slack.interactions.public_url}/upload/{file.key}", "file_id": file.id}
 
 
-def info(call: Call, slack: Slack) -> JSON:
+def info(call: MethodCall, slack: SlackState) -> JSON:
     """Return a file. Of another organization's file an event has the id alone."""
     file = slack.files.find(call.text("file"))
     if file is None or file.content is None or file.access not in ("visible", "check_file_info"):
@@ -35,7 +35,7 @@ def info(call: Call, slack: Slack) -> JSON:
     return {"file": shape, "comments": [], "response_metadata": {"next_cursor": ""}}
 
 
-def complete_upload(call: Call, slack: Slack) -> JSON:
+def complete_upload(call: MethodCall, slack: SlackState) -> JSON:
     """Share uploaded files in a channel or thread. Without a channel they stay private."""
     files = [_uploaded(each, slack) for each in call.objects("files", "invalid_arguments")]
     if not files:
@@ -43,7 +43,7 @@ def complete_upload(call: Call, slack: Slack) -> JSON:
     shapes = [file_json(file, slack.interactions.public_url) for file in files]
     where = call.text("channel_id") or call.text("channels").partition(",")[0]
     if where:
-        channel = joined_channel(Call(call.method, {"channel": where}), slack)
+        channel = joined_channel(MethodCall(call.method, {"channel": where}), slack)
         slack.workspace.post(
             channel,
             slack.workspace.bot.id,
@@ -55,7 +55,7 @@ def complete_upload(call: Call, slack: Slack) -> JSON:
     return {"files": shapes}
 
 
-def _uploaded(named: JSON, slack: Slack) -> File:
+def _uploaded(named: JSON, slack: SlackState) -> File:
     file = slack.files.find(str(named.get("id")))
     if file is None or file.content is None:
         raise ApiError("file_not_found")

@@ -1,11 +1,11 @@
 """Serve ``functions.*``: the end of a function that a workflow has started."""
 
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments
+from surelane_dev.simulator.webapi.call import ApiError, Method, MethodCall, SlackState, invalid_arguments
 from surelane_dev.simulator.workspace.executions import Execution
 from surelane_dev.simulator.workspace.model import JSON
 
 
-def complete_success(call: Call, slack: Slack) -> JSON:
+def complete_success(call: MethodCall, slack: SlackState) -> JSON:
     """End a run with its outputs."""
     run = _running(call, slack)
     outputs = call.mapping("outputs", "invalid_arguments")
@@ -15,14 +15,14 @@ def complete_success(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def complete_error(call: Call, slack: Slack) -> JSON:
+def complete_error(call: MethodCall, slack: SlackState) -> JSON:
     """End a run with an error for the person who started the workflow."""
     run = _running(call, slack)
     run.state, run.error = "failed", call.text("error")
     return {}
 
 
-def _running(call: Call, slack: Slack) -> Execution:
+def _running(call: MethodCall, slack: SlackState) -> Execution:
     run = slack.executions.find(call.text("function_execution_id"))
     if run is None or run.team_id != slack.workspace.team_id:
         raise ApiError("function_execution_not_found")

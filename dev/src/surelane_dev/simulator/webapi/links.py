@@ -3,9 +3,9 @@
 from surelane_dev.simulator.posting.events import links_of
 from surelane_dev.simulator.webapi.call import (
     ApiError,
-    Call,
     Method,
-    Slack,
+    MethodCall,
+    SlackState,
     channel_of,
     invalid_arguments,
     message_of,
@@ -13,11 +13,11 @@ from surelane_dev.simulator.webapi.call import (
 from surelane_dev.simulator.workspace.model import JSON
 
 
-def unfurl(call: Call, slack: Slack) -> JSON:
+def unfurl(call: MethodCall, slack: SlackState) -> JSON:
     """Show links below their message. A link that is shown already is replaced."""
     if (unfurl_id := call.text("unfurl_id")) and call.text("source"):
         where = dict(zip(("channel", "ts"), unfurl_id.rsplit("-", 1)[0].split(":"), strict=False))
-        call = Call(call.method, {**call.arguments, **where})
+        call = MethodCall(call.method, {**call.arguments, **where})
     elif not (call.text("channel") and call.text("ts")):
         raise invalid_arguments("give channel and ts, or unfurl_id and source")
     message = message_of(call, channel_of(call, slack))
@@ -36,7 +36,7 @@ def unfurl(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def present_details(call: Call, slack: Slack) -> JSON:
+def present_details(call: MethodCall, slack: SlackState) -> JSON:
     """Show a person the details of a Work Object that they have clicked on, or an error."""
     state, user = slack.interactions.trigger(call.text("trigger_id"))
     if state == "unknown":

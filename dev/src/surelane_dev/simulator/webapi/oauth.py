@@ -1,11 +1,11 @@
 """Serve ``oauth.v2.access``, ``auth.revoke`` and ``apps.uninstall``."""
 
 from surelane_dev.simulator.installs import Grant, RefusedGrantError
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack
+from surelane_dev.simulator.webapi.call import ApiError, Method, MethodCall, SlackState
 from surelane_dev.simulator.workspace.model import JSON
 
 
-def access(call: Call, slack: Slack) -> JSON:
+def access(call: MethodCall, slack: SlackState) -> JSON:
     """Exchange a code or a refresh token for tokens."""
     try:
         slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
@@ -16,14 +16,14 @@ def access(call: Call, slack: Slack) -> JSON:
         raise ApiError(str(error)) from None
 
 
-def revoke(call: Call, slack: Slack) -> JSON:
+def revoke(call: MethodCall, slack: SlackState) -> JSON:
     """Revoke the token of the call."""
     if not call.flag("test"):
         slack.installs.revoke(_grant(call, slack))
     return {"revoked": not call.flag("test")}
 
 
-def uninstall(call: Call, slack: Slack) -> JSON:
+def uninstall(call: MethodCall, slack: SlackState) -> JSON:
     """Remove the installation of the call's token."""
     grant = _grant(call, slack)
     try:
@@ -34,7 +34,7 @@ def uninstall(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def _grant(call: Call, slack: Slack) -> Grant:
+def _grant(call: MethodCall, slack: SlackState) -> Grant:
     grant = slack.installs.grant_of(call.token)
     if grant is None:
         raise ApiError("invalid_auth")

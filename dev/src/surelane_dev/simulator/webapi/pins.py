@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 from surelane_dev.simulator.posting.events import new_id
 from surelane_dev.simulator.webapi.call import (
     ApiError,
-    Call,
     Method,
-    Slack,
+    MethodCall,
+    SlackState,
     is_ts,
     joined_channel,
     message_of,
@@ -19,7 +19,7 @@ MOST_PINS = MOST_BOOKMARKS = 100
 EDITABLE = ("title", "link", "emoji")
 
 
-def pin(call: Call, slack: Slack) -> JSON:
+def pin(call: MethodCall, slack: SlackState) -> JSON:
     """Pin a message to its channel."""
     channel = joined_channel(call, slack)
     message = message_of(_pinned(call), channel, "timestamp")
@@ -31,7 +31,7 @@ def pin(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def unpin(call: Call, slack: Slack) -> JSON:
+def unpin(call: MethodCall, slack: SlackState) -> JSON:
     """Take a pin away."""
     channel = joined_channel(call, slack)
     if channel.pins.pop(message_of(_pinned(call), channel, "timestamp").ts, None) is None:
@@ -39,7 +39,7 @@ def unpin(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def list_pins(call: Call, slack: Slack) -> JSON:
+def list_pins(call: MethodCall, slack: SlackState) -> JSON:
     """Return the pinned messages, the newest pin first."""
     channel = joined_channel(call, slack)
     items = [
@@ -55,7 +55,7 @@ def list_pins(call: Call, slack: Slack) -> JSON:
     return {"items": items}
 
 
-def add_bookmark(call: Call, slack: Slack) -> JSON:
+def add_bookmark(call: MethodCall, slack: SlackState) -> JSON:
     """Put a link above a channel."""
     channel = joined_channel(call, slack, "channel_id")
     if call.text("type") != "link":
@@ -71,24 +71,24 @@ def add_bookmark(call: Call, slack: Slack) -> JSON:
     return answer
 
 
-def edit_bookmark(call: Call, slack: Slack) -> JSON:
+def edit_bookmark(call: MethodCall, slack: SlackState) -> JSON:
     """Change a bookmark's title, link or emoji."""
     return _written(call, slack, _bookmark(call, joined_channel(call, slack, "channel_id")))
 
 
-def remove_bookmark(call: Call, slack: Slack) -> JSON:
+def remove_bookmark(call: MethodCall, slack: SlackState) -> JSON:
     """Take a bookmark away."""
     channel = joined_channel(call, slack, "channel_id")
     del channel.bookmarks[_bookmark(call, channel)["id"]]
     return {}
 
 
-def list_bookmarks(call: Call, slack: Slack) -> JSON:
+def list_bookmarks(call: MethodCall, slack: SlackState) -> JSON:
     """Return a channel's bookmarks."""
     return {"bookmarks": list(joined_channel(call, slack, "channel_id").bookmarks.values())}
 
 
-def mark(call: Call, slack: Slack) -> JSON:
+def mark(call: MethodCall, slack: SlackState) -> JSON:
     """Take note of how far a channel is read. Others do not see it."""
     joined_channel(call, slack)
     if not is_ts(call.text("ts")):
@@ -96,7 +96,7 @@ def mark(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def _pinned(call: Call) -> Call:
+def _pinned(call: MethodCall) -> MethodCall:
     if not call.text("timestamp"):
         raise ApiError("no_item_specified")
     if not is_ts(call.text("timestamp")):
@@ -104,14 +104,14 @@ def _pinned(call: Call) -> Call:
     return call
 
 
-def _bookmark(call: Call, channel: Channel) -> JSON:
+def _bookmark(call: MethodCall, channel: Channel) -> JSON:
     found = channel.bookmarks.get(call.text("bookmark_id"))
     if found is None:
         raise ApiError("not_found")
     return found
 
 
-def _written(call: Call, slack: Slack, bookmark: JSON) -> JSON:
+def _written(call: MethodCall, slack: SlackState, bookmark: JSON) -> JSON:
     given = {name: call.text(name) for name in EDITABLE if name in call.arguments}
     if "link" in given and urlsplit(given["link"]).scheme not in ("http", "https"):
         raise ApiError("invalid_link")

@@ -4,9 +4,9 @@ import re
 
 from surelane_dev.simulator.webapi.call import (
     ApiError,
-    Call,
     Method,
-    Slack,
+    MethodCall,
+    SlackState,
     channel_of,
     is_ts,
     joined_channel,
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z0-9_+'-]{1,100}(::skin-tone-[2-6])?")
 MOST = 23
 
 
-def add(call: Call, slack: Slack) -> JSON:
+def add(call: MethodCall, slack: SlackState) -> JSON:
     """Add the bot's reaction."""
     message = _item(call, slack)
     name = _name(call)
@@ -31,7 +31,7 @@ def add(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def remove(call: Call, slack: Slack) -> JSON:
+def remove(call: MethodCall, slack: SlackState) -> JSON:
     """Remove the bot's reaction."""
     message = _item(call, slack)
     if not slack.workspace.unreact(message, slack.workspace.bot.id, _name(call)):
@@ -39,7 +39,7 @@ def remove(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def get(call: Call, slack: Slack) -> JSON:
+def get(call: MethodCall, slack: SlackState) -> JSON:
     """Return the message with its reactions."""
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
@@ -49,7 +49,7 @@ def get(call: Call, slack: Slack) -> JSON:
     return {"type": "message", "channel": channel.id, "message": shape}
 
 
-def _item(call: Call, slack: Slack) -> Message:
+def _item(call: MethodCall, slack: SlackState) -> Message:
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
     channel = joined_channel(call, slack)
@@ -58,7 +58,7 @@ def _item(call: Call, slack: Slack) -> Message:
     return message_of(call, channel, "timestamp")
 
 
-def _name(call: Call) -> str:
+def _name(call: MethodCall) -> str:
     name = call.text("name").strip(":")
     if not _NAME.fullmatch(name):
         raise ApiError("invalid_name")

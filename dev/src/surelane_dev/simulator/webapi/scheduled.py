@@ -4,7 +4,14 @@ from datetime import timedelta
 from functools import partial
 
 from surelane_dev.simulator.posting.events import new_id
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, channel_of, joined_channel
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Method,
+    MethodCall,
+    SlackState,
+    channel_of,
+    joined_channel,
+)
 from surelane_dev.simulator.webapi.chat import content_of, thread_of
 from surelane_dev.simulator.webapi.conversations import page_of
 from surelane_dev.simulator.workspace.model import JSON, Channel
@@ -17,7 +24,7 @@ TOO_LATE = 60
 """Seconds before a message is due from which on it can no longer be deleted."""
 
 
-def schedule(call: Call, slack: Slack) -> JSON:
+def schedule(call: MethodCall, slack: SlackState) -> JSON:
     """Post as the bot at a later time."""
     workspace, channel = slack.workspace, joined_channel(call, slack)
     content, thread_ts = content_of(call), thread_of(call, channel)
@@ -35,7 +42,7 @@ def schedule(call: Call, slack: Slack) -> JSON:
     return {"channel": channel.id, "scheduled_message_id": later.id, "post_at": post_at, "message": shape}
 
 
-def _moment(call: Call, slack: Slack, channel: Channel) -> int:
+def _moment(call: MethodCall, slack: SlackState, channel: Channel) -> int:
     text, now = call.text("post_at"), slack.workspace.now()
     if not text.isdecimal():
         raise ApiError("invalid_time")
@@ -50,7 +57,7 @@ def _moment(call: Call, slack: Slack, channel: Channel) -> int:
     return post_at
 
 
-def delete_scheduled(call: Call, slack: Slack) -> JSON:
+def delete_scheduled(call: MethodCall, slack: SlackState) -> JSON:
     """Delete a scheduled message, unless it is due within a minute."""
     channel = channel_of(call, slack)
     later = slack.scheduled.messages.get(call.text("scheduled_message_id"))
@@ -60,7 +67,7 @@ def delete_scheduled(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def list_scheduled(call: Call, slack: Slack) -> JSON:
+def list_scheduled(call: MethodCall, slack: SlackState) -> JSON:
     """Return the scheduled messages of the workspace, or of one of its channels."""
     only = channel_of(call, slack) if call.text("channel") else None
     found = [

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 
 from surelane_dev.simulator.sessions import STATUSES
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Method,
+    MethodCall,
+    SlackState,
+    joined_channel,
+    message_of,
+)
 from surelane_dev.simulator.webapi.chat import (
     MAX_MARKDOWN,
     blocks_of,
@@ -22,7 +29,7 @@ MOST_TASKS = 50
 CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
 
 
-def start(call: Call, slack: Slack) -> JSON:
+def start(call: MethodCall, slack: SlackState) -> JSON:
     """Start a streamed reply. In a channel the call must name the user that it answers."""
     channel = joined_channel(call, slack)
     thread_ts = thread_of(call, channel)
@@ -47,7 +54,7 @@ def start(call: Call, slack: Slack) -> JSON:
     return {"channel": channel.id, "ts": message.ts}
 
 
-def append(call: Call, slack: Slack) -> JSON:
+def append(call: MethodCall, slack: SlackState) -> JSON:
     """Append to a running stream."""
     message = _running(call, slack)
     chunks = _chunks(call, message.text, message.blocks)
@@ -58,7 +65,7 @@ def append(call: Call, slack: Slack) -> JSON:
     return {"channel": message.channel, "ts": message.ts}
 
 
-def stop(call: Call, slack: Slack) -> JSON:
+def stop(call: MethodCall, slack: SlackState) -> JSON:
     """End a stream. Only this call takes metadata and closing blocks."""
     message = _running(call, slack)
     below = blocks_of(call)
@@ -75,7 +82,7 @@ def stop(call: Call, slack: Slack) -> JSON:
     return {"channel": message.channel, "ts": message.ts, "message": shape}
 
 
-def _end_session(call: Call, slack: Slack, message: Message) -> None:
+def _end_session(call: MethodCall, slack: SlackState, message: Message) -> None:
     """Give the thread's session, if there is one, the call's ``session_status``, by default ``active``."""
     thread_ts = message.thread_ts or message.ts
     wanted = call.text("session_status") or "active"
@@ -84,14 +91,14 @@ def _end_session(call: Call, slack: Slack, message: Message) -> None:
         slack.sessions.set_status(message.channel, thread_ts, status)
 
 
-def _running(call: Call, slack: Slack) -> Message:
+def _running(call: MethodCall, slack: SlackState) -> Message:
     message = owned(message_of(call, joined_channel(call, slack)))
     if not message.streaming:
         raise ApiError("message_not_in_streaming_state")
     return message
 
 
-def _chunks(call: Call, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON]:
+def _chunks(call: MethodCall, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON]:
     """Return the chunks of a call. Slack bounds the whole text of a message, with what it ``said`` before, as a call's.
 
     ``shown``: the message's other blocks. It may have one table.
@@ -104,7 +111,7 @@ def _chunks(call: Call, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON
         raise ApiError("invalid_chunks")
     for chunk in chunks:
         if chunk["type"] == "blocks":
-            chunk["blocks"] = blocks_of(Call("chunk", chunk), error="invalid_chunks")
+            chunk["blocks"] = blocks_of(MethodCall("chunk", chunk), error="invalid_chunks")
             shown = [*shown, *chunk["blocks"]]
         elif chunk["type"] != "markdown_text":
             _check_task(chunk)
@@ -135,7 +142,7 @@ def _check_task(chunk: JSON) -> None:
         raise ApiError("invalid_chunks") from None
 
 
-def _append(slack: Slack, message: Message, chunks: list[JSON]) -> None:
+def _append(slack: SlackState, message: Message, chunks: list[JSON]) -> None:
     for chunk in chunks:
         match chunk["type"]:
             case "markdown_text":

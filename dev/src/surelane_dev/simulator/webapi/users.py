@@ -2,13 +2,13 @@
 
 import time
 
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack
+from surelane_dev.simulator.webapi.call import ApiError, Method, MethodCall, SlackState
 from surelane_dev.simulator.webapi.conversations import page_of
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.shapes import user_json
 
 
-def auth_test(call: Call, slack: Slack) -> JSON:
+def auth_test(call: MethodCall, slack: SlackState) -> JSON:
     """Return the token's user and workspace."""
     workspace, grant = slack.workspace, slack.installs.grant_of(call.token)
     user = workspace.bot if grant is None else workspace.users[grant.user_id]
@@ -24,14 +24,14 @@ def auth_test(call: Call, slack: Slack) -> JSON:
     }
 
 
-def api_test(call: Call, _: Slack) -> JSON:
+def api_test(call: MethodCall, _: SlackState) -> JSON:
     """Answer with the call's arguments, or with the error that it names."""
     if error := call.text("error"):
         raise ApiError(error, args=dict(call.arguments))
     return {"args": dict(call.arguments)}
 
 
-def info(call: Call, slack: Slack) -> JSON:
+def info(call: MethodCall, slack: SlackState) -> JSON:
     """Return a user."""
     found = slack.workspace.member(call.text("user"))
     if found is None:
@@ -39,7 +39,7 @@ def info(call: Call, slack: Slack) -> JSON:
     return {"user": user_json(*found)}
 
 
-def lookup_by_email(call: Call, slack: Slack) -> JSON:
+def lookup_by_email(call: MethodCall, slack: SlackState) -> JSON:
     """Return the person with an e-mail address."""
     address = call.text("email").lower()
     for user in slack.workspace.people():
@@ -49,7 +49,7 @@ def lookup_by_email(call: Call, slack: Slack) -> JSON:
     raise ApiError("users_not_found")
 
 
-def bot_info(call: Call, slack: Slack) -> JSON:
+def bot_info(call: MethodCall, slack: SlackState) -> JSON:
     """Return the app's bot, or that of another app that has written here."""
     bot_id = call.text("bot") or slack.workspace.bot_id
     found = {"id": bot_id, "deleted": False, "updated": 1700000000, "icons": {}}
@@ -64,7 +64,7 @@ def bot_info(call: Call, slack: Slack) -> JSON:
     raise ApiError("bot_not_found")
 
 
-def list_users(call: Call, slack: Slack) -> JSON:
+def list_users(call: MethodCall, slack: SlackState) -> JSON:
     """Return all users."""
     page, cursor = page_of(list(slack.workspace.users.values()), call, default=1000, key="user")
     return {

@@ -2,7 +2,7 @@
 
 from surelane_dev.simulator.interactions import TriggerState
 from surelane_dev.simulator.views import DEEPEST, View
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments
+from surelane_dev.simulator.webapi.call import ApiError, Method, MethodCall, SlackState, invalid_arguments
 from surelane_dev.simulator.webapi.view_content import checked, placed
 from surelane_dev.simulator.workspace.model import JSON
 
@@ -13,7 +13,7 @@ TRIGGER_ERRORS = {
 }
 
 
-def open_view(call: Call, slack: Slack) -> JSON:
+def open_view(call: MethodCall, slack: SlackState) -> JSON:
     """Open a modal for the user of the trigger id."""
     content = _content(call, "modal")
     _check_external_id(slack, content)
@@ -23,7 +23,7 @@ def open_view(call: Call, slack: Slack) -> JSON:
     return {"view": view.content}
 
 
-def push_view(call: Call, slack: Slack) -> JSON:
+def push_view(call: MethodCall, slack: SlackState) -> JSON:
     """Open a modal over those of the trigger's user."""
     content = _content(call, "modal")
     _check_external_id(slack, content)
@@ -40,7 +40,7 @@ def push_view(call: Call, slack: Slack) -> JSON:
     return {"view": view.content}
 
 
-def update_view(call: Call, slack: Slack) -> JSON:
+def update_view(call: MethodCall, slack: SlackState) -> JSON:
     """Replace the content of an open view."""
     view_id, external_id = call.text("view_id"), call.text("external_id")
     if not (view_id or external_id):
@@ -55,7 +55,7 @@ def update_view(call: Call, slack: Slack) -> JSON:
     return {"view": shown.content}
 
 
-def publish_view(call: Call, slack: Slack) -> JSON:
+def publish_view(call: MethodCall, slack: SlackState) -> JSON:
     """Show a view on a user's *Home* tab."""
     user = slack.workspace.users.get(call.text("user_id"))
     if user is None or user.is_bot:
@@ -72,17 +72,17 @@ def publish_view(call: Call, slack: Slack) -> JSON:
     return {"view": view.content}
 
 
-def _content(call: Call, kind: str) -> JSON:
+def _content(call: MethodCall, kind: str) -> JSON:
     return checked(call.mapping("view", "invalid_arguments") or {}, kind)
 
 
-def _trigger(slack: Slack, call: Call) -> tuple[TriggerState, str]:
+def _trigger(slack: SlackState, call: MethodCall) -> tuple[TriggerState, str]:
     """Return whether a trigger id is valid, and its user. One of another workspace is not known here."""
     state, user = slack.interactions.trigger(call.text("trigger_id"))
     return (state, user) if not user or slack.workspace.member(user) else ("unknown", "")
 
 
-def _user_of_trigger(call: Call, slack: Slack) -> str:
+def _user_of_trigger(call: MethodCall, slack: SlackState) -> str:
     state, user = _trigger(slack, call)
     if state == "valid":
         slack.interactions.use_trigger(call.text("trigger_id"))
@@ -91,13 +91,13 @@ def _user_of_trigger(call: Call, slack: Slack) -> str:
     return user
 
 
-def _check_external_id(slack: Slack, content: JSON, shown: View | None = None) -> None:
+def _check_external_id(slack: SlackState, content: JSON, shown: View | None = None) -> None:
     external_id = content["external_id"]
     if external_id and slack.interactions.views.find("", external_id) not in (None, shown):
         raise ApiError("duplicate_external_id")
 
 
-def _check_hash(call: Call, shown: View) -> None:
+def _check_hash(call: MethodCall, shown: View) -> None:
     if call.text("hash") not in {"", shown.content["hash"]}:
         raise ApiError("hash_conflict")
 

@@ -16,12 +16,12 @@ from surelane_dev.simulator.workspace.block_kit import (
     Anything,
     Array,
     Decimal,
+    Fields,
     Flag,
-    Kind,
+    Named,
     Nested,
     Part,
     Rule,
-    Shape,
     String,
     Text,
     Whole,
@@ -104,7 +104,7 @@ def _twice(name: str, what: str, parts: Sequence[tuple[str, Any]]) -> Iterator[s
             seen.add(value)
 
 
-def _fields(part: JSON, kind: Kind, at: str, always: tuple[str, ...] = ()) -> Iterator[str]:
+def _fields(part: JSON, kind: Fields, at: str, always: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield what is wrong with an object's fields. An empty field (``null``) counts as missing."""
     given = {name: value for name, value in part.items() if value is not None}
     for name in kind.required:
@@ -124,7 +124,7 @@ def _rule(value: Any, rule: Rule, at: str) -> Iterator[str]:  # noqa: ANN401 - a
     if value is None or isinstance(rule, Anything):
         return
     match rule:
-        case Text() | Shape() | Part() | Nested():
+        case Text() | Named() | Part() | Nested():
             yield from _object(value, rule, at)
         case Array():
             yield from _array(value, rule, at)
@@ -138,14 +138,14 @@ def _rule(value: Any, rule: Rule, at: str) -> Iterator[str]:  # noqa: ANN401 - a
             yield _said("must provide a number as a string", at)
 
 
-def _object(value: Any, rule: Text | Shape | Part | Nested, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
+def _object(value: Any, rule: Text | Named | Part | Nested, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
     if not isinstance(value, dict):
         yield _said("must provide an object", at)
         return
     match rule:
         case Text():
             yield from _text(value, rule, at)
-        case Shape(name):
+        case Named(name):
             yield from _fields(value, SHAPES[name], at)
         case Part(types):
             yield from _typed(value, {name: ELEMENTS[name] for name in types}, at, ("type",))
@@ -194,10 +194,10 @@ def _text(value: JSON, rule: Text, at: str) -> Iterator[str]:
         yield _said("must be a valid enum value", f"{at}/type")
     else:
         flag = _TEXT_FIELDS[value["type"]]
-        yield from _fields(value, Kind({"text": String(rule.most)}, {flag: Flag()}), at, always=("type",))
+        yield from _fields(value, Fields({"text": String(rule.most)}, {flag: Flag()}), at, always=("type",))
 
 
-def _typed(value: JSON, kinds: dict[str, Kind], at: str, always: tuple[str, ...]) -> Iterator[str]:
+def _typed(value: JSON, kinds: dict[str, Fields], at: str, always: tuple[str, ...]) -> Iterator[str]:
     if value.get("type") is None:
         yield _said("missing required field: type", at)
     elif not isinstance(value["type"], str) or value["type"] not in kinds:

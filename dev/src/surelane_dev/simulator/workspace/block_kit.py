@@ -57,7 +57,7 @@ class Anything:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Named:
     """An object without a type, by its name in ``SHAPES``."""
 
     name: str
@@ -86,11 +86,11 @@ class Array:
     least: int = 1
 
 
-Rule = String | Text | Flag | Whole | Decimal | Anything | Shape | Part | Nested | Array
+Rule = String | Text | Flag | Whole | Decimal | Anything | Named | Part | Nested | Array
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Fields:
     """An object's fields."""
 
     required: dict[str, Rule] = field(default_factory=dict)
@@ -119,26 +119,26 @@ _INLINE = (
     *("broadcast", "date", "color", "team"),
 )
 
-SHAPES: dict[str, Kind] = {
-    "option": Kind(
+SHAPES: dict[str, Fields] = {
+    "option": Fields(
         {"text": Text(75), "value": String(150)},
         {"description": Text(75)},
     ),
-    "choice": Kind(  # of checkboxes and radio buttons
+    "choice": Fields(  # of checkboxes and radio buttons
         {"text": Text(75, ANY_TEXT), "value": String(150)},
         {"description": Text(75, ANY_TEXT)},
     ),
-    "overflow option": Kind(
+    "overflow option": Fields(
         {"text": Text(75), "value": String(150)},
         {"description": Text(75), "url": _URL},
     ),
-    "option group": Kind({"label": Text(75), "options": Array(Shape("option"), 100)}),
-    "confirm": Kind(
+    "option group": Fields({"label": Text(75), "options": Array(Named("option"), 100)}),
+    "confirm": Fields(
         {"title": Text(100), "text": Text(300, ANY_TEXT), "confirm": Text(30), "deny": Text(30)},
         {"style": _STYLE},
     ),
-    "feedback button": Kind({"text": Text(75), "value": String(2000)}, {"accessibility_label": String(75)}),
-    "filter": Kind(
+    "feedback button": Fields({"text": Text(75), "value": String(2000)}, {"accessibility_label": String(75)}),
+    "filter": Fields(
         {},
         {
             "include": Array(String(values=("im", "mpim", "private", "public"))),
@@ -146,51 +146,51 @@ SHAPES: dict[str, Kind] = {
             "exclude_bot_users": Flag(),
         },
     ),
-    "dispatch action": Kind(
+    "dispatch action": Fields(
         {"trigger_actions_on": Array(String(values=("on_enter_pressed", "on_character_entered")))}
     ),
-    "slack file": Kind({}, {"id": String(), "url": String()}, ("id", "url")),
+    "slack file": Fields({}, {"id": String(), "url": String()}, ("id", "url")),
 }
 
 
-def _interactive(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Kind:
+def _interactive(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Fields:
     either = ("options", "option_groups") if "option_groups" in optional else ()
-    return Kind(required or {}, {"action_id": _ID, **optional}, either)
+    return Fields(required or {}, {"action_id": _ID, **optional}, either)
 
 
-def _input(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Kind:
+def _input(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Fields:
     return _interactive(required, placeholder=_PLACEHOLDER, focus_on_load=Flag(), **optional)
 
 
-def _menu(**optional: Rule) -> Kind:
-    return _input(confirm=Shape("confirm"), **optional)
+def _menu(**optional: Rule) -> Fields:
+    return _input(confirm=Named("confirm"), **optional)
 
 
 _LISTED: dict[str, Rule] = {
-    "options": Array(Shape("option"), 100),
-    "option_groups": Array(Shape("option group"), 100),
+    "options": Array(Named("option"), 100),
+    "option_groups": Array(Named("option group"), 100),
 }
-_INITIAL: dict[str, Rule] = {"initial_option": Shape("option")}
+_INITIAL: dict[str, Rule] = {"initial_option": Named("option")}
 _INITIALS: dict[str, Rule] = {
-    "initial_options": Array(Shape("option")),
+    "initial_options": Array(Named("option")),
     "max_selected_items": Whole(1),
 }
 _MOST: dict[str, Rule] = {"max_selected_items": Whole(1)}
-_DISPATCHED: dict[str, Rule] = {"dispatch_action_config": Shape("dispatch action")}
-_CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": Flag(), "filter": Shape("filter")}
+_DISPATCHED: dict[str, Rule] = {"dispatch_action_config": Named("dispatch action")}
+_CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": Flag(), "filter": Named("filter")}
 _RESPONSE: dict[str, Rule] = {"response_url_enabled": Flag()}
-_IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": Shape("slack file")}
+_IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": Named("slack file")}
 
-ELEMENTS: dict[str, Kind] = {
-    "plain_text": Kind({"text": String(3000)}, {"emoji": Flag()}),
-    "mrkdwn": Kind({"text": String(3000)}, {"verbatim": Flag()}),
-    "image": Kind({"alt_text": String(2000)}, _IMAGE, tuple(_IMAGE)),
+ELEMENTS: dict[str, Fields] = {
+    "plain_text": Fields({"text": String(3000)}, {"emoji": Flag()}),
+    "mrkdwn": Fields({"text": String(3000)}, {"verbatim": Flag()}),
+    "image": Fields({"alt_text": String(2000)}, _IMAGE, tuple(_IMAGE)),
     "button": _interactive(
         {"text": Text(75)},
         url=_URL,
         value=String(2000, least=0),
         style=_STYLE,
-        confirm=Shape("confirm"),
+        confirm=Named("confirm"),
         accessibility_label=String(75),
         agent_prompt=String(4000),
         agent_prompt_display=Anything(),
@@ -199,27 +199,27 @@ ELEMENTS: dict[str, Kind] = {
     "icon_button": _interactive(
         {"icon": String(), "text": Text(75)},
         value=String(2000, least=0),
-        confirm=Shape("confirm"),
+        confirm=Named("confirm"),
         accessibility_label=String(75),
         visible_to_user_ids=Array(String()),
     ),
     "feedback_buttons": _interactive(
-        {"positive_button": Shape("feedback button"), "negative_button": Shape("feedback button")}
+        {"positive_button": Named("feedback button"), "negative_button": Named("feedback button")}
     ),
     "workflow_button": _interactive(
         {"text": Text(75), "workflow": Anything()}, style=_STYLE, accessibility_label=String(75)
     ),
-    "overflow": _interactive({"options": Array(Shape("overflow option"), 5)}, confirm=Shape("confirm")),
+    "overflow": _interactive({"options": Array(Named("overflow option"), 5)}, confirm=Named("confirm")),
     "checkboxes": _interactive(
-        {"options": Array(Shape("choice"), 10)},
-        initial_options=Array(Shape("choice"), 10),
-        confirm=Shape("confirm"),
+        {"options": Array(Named("choice"), 10)},
+        initial_options=Array(Named("choice"), 10),
+        confirm=Named("confirm"),
         focus_on_load=Flag(),
     ),
     "radio_buttons": _interactive(
-        {"options": Array(Shape("choice"), 10)},
-        initial_option=Shape("choice"),
-        confirm=Shape("confirm"),
+        {"options": Array(Named("choice"), 10)},
+        initial_option=Named("choice"),
+        confirm=Named("confirm"),
         focus_on_load=Flag(),
     ),
     "static_select": _menu(**_LISTED, **_INITIAL),
@@ -234,7 +234,7 @@ ELEMENTS: dict[str, Kind] = {
     "multi_channels_select": _menu(initial_channels=Array(String()), **_MOST),
     "datepicker": _menu(initial_date=String()),
     "timepicker": _menu(initial_time=String(), timezone=String()),
-    "datetimepicker": _interactive(initial_date_time=Whole(), confirm=Shape("confirm"), focus_on_load=Flag()),
+    "datetimepicker": _interactive(initial_date_time=Whole(), confirm=Named("confirm"), focus_on_load=Flag()),
     "plain_text_input": _input(
         initial_value=String(3000, least=0),
         multiline=Flag(),
@@ -253,25 +253,25 @@ ELEMENTS: dict[str, Kind] = {
     ),
     "rich_text_input": _input(initial_value=Anything(), min_lines=Whole(), max_lines=Whole(), **_DISPATCHED),
     "file_input": _interactive(filetypes=Array(String()), max_files=Whole(1, 10)),
-    "rich_text_section": Kind({"elements": Array(Part(_INLINE), least=0)}),
-    "rich_text_preformatted": Kind(
+    "rich_text_section": Fields({"elements": Array(Part(_INLINE), least=0)}),
+    "rich_text_preformatted": Fields(
         {"elements": Array(Part(_INLINE), least=0)}, {"border": Whole(), "language": String()}
     ),
-    "rich_text_quote": Kind({"elements": Array(Part(_INLINE), least=0)}, {"border": Whole()}),
-    "rich_text_list": Kind(
+    "rich_text_quote": Fields({"elements": Array(Part(_INLINE), least=0)}, {"border": Whole()}),
+    "rich_text_list": Fields(
         {"elements": Array(Part(_RICH[:1])), "style": String(values=("bullet", "ordered"))},
         {"indent": Whole(), "offset": Whole(), "border": Whole()},
     ),
-    "text": Kind({"text": String()}, open=True),
-    "link": Kind({"url": String()}, open=True),
-    "emoji": Kind({"name": String()}, open=True),
-    "user": Kind({"user_id": String()}, open=True),
-    "channel": Kind({"channel_id": String()}, open=True),
-    "usergroup": Kind({"usergroup_id": String()}, open=True),
-    "broadcast": Kind({"range": String(values=("here", "channel", "everyone"))}, open=True),
-    "date": Kind({"timestamp": Whole(), "format": String()}, open=True),
-    "color": Kind({"value": String()}, open=True),
-    "team": Kind({"team_id": String()}, open=True),
+    "text": Fields({"text": String()}, open=True),
+    "link": Fields({"url": String()}, open=True),
+    "emoji": Fields({"name": String()}, open=True),
+    "user": Fields({"user_id": String()}, open=True),
+    "channel": Fields({"channel_id": String()}, open=True),
+    "usergroup": Fields({"usergroup_id": String()}, open=True),
+    "broadcast": Fields({"range": String(values=("here", "channel", "everyone"))}, open=True),
+    "date": Fields({"timestamp": Whole(), "format": String()}, open=True),
+    "color": Fields({"value": String()}, open=True),
+    "team": Fields({"team_id": String()}, open=True),
 }
 
 _MESSAGES = ("message",)
@@ -280,23 +280,23 @@ _IN_CONTAINER = (
     *("table", "video"),
 )
 
-BLOCKS: dict[str, Kind] = {
-    "actions": Kind({"elements": Array(Part(IN_ACTIONS), 25)}),
-    "context": Kind({"elements": Array(Part(("image", *ANY_TEXT)), 10)}),
-    "context_actions": Kind(
+BLOCKS: dict[str, Fields] = {
+    "actions": Fields({"elements": Array(Part(IN_ACTIONS), 25)}),
+    "context": Fields({"elements": Array(Part(("image", *ANY_TEXT)), 10)}),
+    "context_actions": Fields(
         {"elements": Array(Part(("feedback_buttons", "icon_button")), 5)}, surfaces=_MESSAGES
     ),
-    "divider": Kind(),
-    "file": Kind({"external_id": String(), "source": String(values=("remote",))}, surfaces=_MESSAGES),
-    "header": Kind({"text": Text(150)}, {"level": Whole(1, 4)}),
-    "image": Kind({"alt_text": String(2000)}, {"title": Text(2000), **_IMAGE}, tuple(_IMAGE)),
-    "input": Kind(
+    "divider": Fields(),
+    "file": Fields({"external_id": String(), "source": String(values=("remote",))}, surfaces=_MESSAGES),
+    "header": Fields({"text": Text(150)}, {"level": Whole(1, 4)}),
+    "image": Fields({"alt_text": String(2000)}, {"title": Text(2000), **_IMAGE}, tuple(_IMAGE)),
+    "input": Fields(
         {"label": Text(2000), "element": Part(IN_INPUT)},
         {"hint": Text(2000), "optional": Flag(), "dispatch_action": Flag()},
     ),
-    "markdown": Kind({"text": String()}, surfaces=_MESSAGES),
-    "rich_text": Kind({"elements": Array(Part(_RICH))}),
-    "section": Kind(
+    "markdown": Fields({"text": String()}, surfaces=_MESSAGES),
+    "rich_text": Fields({"elements": Array(Part(_RICH))}),
+    "section": Fields(
         {},
         {
             "text": Text(3000, ANY_TEXT),
@@ -306,7 +306,7 @@ BLOCKS: dict[str, Kind] = {
         },
         ("text", "fields"),
     ),
-    "video": Kind(
+    "video": Fields(
         {"alt_text": String(), "title": Text(200), "thumbnail_url": String(), "video_url": String()},
         {
             "author_name": String(50),
@@ -316,16 +316,16 @@ BLOCKS: dict[str, Kind] = {
             "title_url": String(),
         },
     ),
-    "table": Kind(open=True, surfaces=_MESSAGES),
-    "data_visualization": Kind(open=True, surfaces=_MESSAGES),
-    "plan": Kind(open=True, surfaces=_MESSAGES),
-    "task_card": Kind(open=True, surfaces=_MESSAGES),
-    "alert": Kind(
+    "table": Fields(open=True, surfaces=_MESSAGES),
+    "data_visualization": Fields(open=True, surfaces=_MESSAGES),
+    "plan": Fields(open=True, surfaces=_MESSAGES),
+    "task_card": Fields(open=True, surfaces=_MESSAGES),
+    "alert": Fields(
         {"text": Text(200, ANY_TEXT)},
         {"level": String(values=("default", "info", "warning", "error", "success"))},
         surfaces=("modal",),
     ),
-    "auth_provider": Kind(
+    "auth_provider": Fields(
         {"value": String(150), "name": Text(75), "is_connected": Flag()},
         {
             "description": Text(150),
@@ -335,8 +335,8 @@ BLOCKS: dict[str, Kind] = {
             "fallback": Array(Anything()),
         },
     ),
-    "call": Kind({"call_id": String()}, {"api_decoration_available": Flag(), "call": Anything()}),
-    "card": Kind(
+    "call": Fields({"call_id": String()}, {"api_decoration_available": Flag(), "call": Anything()}),
+    "card": Fields(
         {},
         {
             **dict.fromkeys(("hero_image", "icon"), Part(("image",))),
@@ -347,8 +347,8 @@ BLOCKS: dict[str, Kind] = {
         },
         ("hero_image", "title", "actions", "body"),
     ),
-    "carousel": Kind({"elements": Array(Nested(("card",)), 10)}),
-    "container": Kind(
+    "carousel": Fields({"elements": Array(Nested(("card",)), 10)}),
+    "container": Fields(
         {"child_blocks": Array(Nested(_IN_CONTAINER), 10)},
         {
             "title": Text(150),
@@ -360,7 +360,7 @@ BLOCKS: dict[str, Kind] = {
         },
         ("title", "rich_text_title"),
     ),
-    "data_table": Kind(
+    "data_table": Fields(
         {"caption": String(), "rows": Array(Array(Anything(), 20), 101, 2)},
         {"page_size": Whole(1, 100), "row_header_column_index": Whole()},
     ),
@@ -372,8 +372,8 @@ _FRAME: dict[str, Rule] = {
     "callback_id": String(255, least=0),
     "external_id": String(255, least=0),
 }
-VIEWS: dict[str, Kind] = {
-    "modal": Kind(
+VIEWS: dict[str, Fields] = {
+    "modal": Fields(
         {"title": Text(24), "blocks": Anything()},
         {
             "submit": Text(24),
@@ -384,6 +384,6 @@ VIEWS: dict[str, Kind] = {
             **_FRAME,
         },
     ),
-    "home": Kind({"blocks": Anything()}, _FRAME),
+    "home": Fields({"blocks": Anything()}, _FRAME),
 }
 """The fields of views, beside their ``type``."""

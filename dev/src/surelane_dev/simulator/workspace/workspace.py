@@ -32,7 +32,7 @@ TOMBSTONE = "This message was deleted."
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AssistantStatus:
     """The assistant's status in a thread, until it lapses."""
 
     text: str
@@ -78,7 +78,7 @@ class Workspace:
         self.action_tokens: dict[str, float] = {}
         """Until when each token of an event lets the app search."""
         self.listeners: list[Callable[[Change], None]] = []
-        self._statuses: dict[tuple[str, str], Status] = {}
+        self._statuses: dict[tuple[str, str], AssistantStatus] = {}
         self._last_ts = 0
 
     def next_ts(self) -> str:
@@ -218,7 +218,9 @@ class Workspace:
         """Set the assistant's status in a thread; an empty text ends it."""
         had = self._statuses.pop((channel, thread_ts), None)
         if text:
-            self._statuses[channel, thread_ts] = Status(text, self.now() + STATUS_LASTS.total_seconds())
+            self._statuses[channel, thread_ts] = AssistantStatus(
+                text, self.now() + STATUS_LASTS.total_seconds()
+            )
         if text or had:
             self._tell(StatusSet(channel, thread_ts, text))
 

@@ -25,7 +25,7 @@ LOCKED = 0.5
 
 
 @dataclass(frozen=True)
-class Faults:
+class FaultRates:
     """How often a statement meets each fault, from 0 to 1."""
 
     lost_request: float = 0.0
@@ -43,7 +43,7 @@ class Net:
     database: Database
     random: Random
     log: Callable[[str], object] = lambda _: None
-    faults: Faults = Faults()
+    faults: FaultRates = FaultRates()
     hosts: "list[Host]" = field(default_factory=list)
 
     def delay(self) -> float:
