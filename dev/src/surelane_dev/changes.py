@@ -59,13 +59,7 @@ async def _report(
 
 
 def _changes(*folders: Path) -> AsyncIterator[set[tuple[Change, str]]]:
-    return awatch(
-        *folders,
-        watch_filter=_Code(),
-        step=STEP,
-        debounce=DEBOUNCE,
-        ignore_permission_denied=True,
-    )
+    return awatch(*folders, watch_filter=_Code(), step=STEP, debounce=DEBOUNCE, ignore_permission_denied=True)
 
 
 def _folders(root: Path) -> list[Path]:

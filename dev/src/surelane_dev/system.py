@@ -167,10 +167,7 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
         async with _staying_up(
             *(_watch(child) for child in postgres),
             *(
-                each.run(
-                    partial(start, name),
-                    watched=name == "worker" and project.is_a_teams,
-                )
+                each.run(partial(start, name), watched=name == "worker" and project.is_a_teams)
                 for name, each in kept.items()
             ),
             *([watch(project.root, kept["worker"].changed)] if project.is_a_teams else []),

@@ -67,7 +67,4 @@ def _modal(simulator: Simulator, view_id: str) -> View:
     return view
 
 
-ROUTES = [
-    web.post("/control/views/{view}", submit),
-    web.delete("/control/views/{view}", close),
-]
+ROUTES = [web.post("/control/views/{view}", submit), web.delete("/control/views/{view}", close)]

@@ -120,17 +120,12 @@ _INLINE = (
 )
 
 SHAPES: dict[str, Fields] = {
-    "option": Fields(
-        {"text": Text(75), "value": String(150)},
-        {"description": Text(75)},
-    ),
+    "option": Fields({"text": Text(75), "value": String(150)}, {"description": Text(75)}),
     "choice": Fields(  # of checkboxes and radio buttons
-        {"text": Text(75, ANY_TEXT), "value": String(150)},
-        {"description": Text(75, ANY_TEXT)},
+        {"text": Text(75, ANY_TEXT), "value": String(150)}, {"description": Text(75, ANY_TEXT)}
     ),
     "overflow option": Fields(
-        {"text": Text(75), "value": String(150)},
-        {"description": Text(75), "url": _URL},
+        {"text": Text(75), "value": String(150)}, {"description": Text(75), "url": _URL}
     ),
     "option group": Fields({"label": Text(75), "options": Array(Named("option"), 100)}),
     "confirm": Fields(
@@ -171,10 +166,7 @@ _LISTED: dict[str, Rule] = {
     "option_groups": Array(Named("option group"), 100),
 }
 _INITIAL: dict[str, Rule] = {"initial_option": Named("option")}
-_INITIALS: dict[str, Rule] = {
-    "initial_options": Array(Named("option")),
-    "max_selected_items": Whole(1),
-}
+_INITIALS: dict[str, Rule] = {"initial_options": Array(Named("option")), "max_selected_items": Whole(1)}
 _MOST: dict[str, Rule] = {"max_selected_items": Whole(1)}
 _DISPATCHED: dict[str, Rule] = {"dispatch_action_config": Named("dispatch action")}
 _CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": Flag(), "filter": Named("filter")}
