@@ -7,7 +7,7 @@ import pytest
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.state import state_of
 from surelane_dev.simulator.webapi.call import ApiError, MethodCall, SlackState
-from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.workspace.demo import demo_workspace
 
 GENERAL, ADA = "C0GENERAL1", "U0ADA00001"
@@ -60,6 +60,6 @@ def test_whatever_the_arguments_are_a_call_ends_as_slacks_do(method: str) -> Non
         for odd in ODD:
             given = good | {"trigger_id": slack.interactions.new_trigger(ADA), name: odd}
             with suppress(ApiError):
-                assert isinstance(METHODS[method].run(MethodCall(method, given), slack), dict)
+                assert isinstance(METHODS[method].run(MethodCall(given, slack)), dict)
     for view in slack.interactions.views.values():
         state_of(view.content["blocks"], {}, lambda *_: {})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from surelane_dev.simulator.posting.delivery import DeliveryAttempt
 from surelane_dev.simulator.views import DEEPEST, View, Views
-from surelane_dev.simulator.webapi.call import ApiError, MethodCall
+from surelane_dev.simulator.webapi.call import ApiError, Arguments
 from surelane_dev.simulator.webapi.chat import content_of
 from surelane_dev.simulator.webapi.view_content import checked, placed
 from surelane_dev.simulator.workspace.dialogs import Dialog
@@ -55,7 +55,7 @@ def _command_content(attempt: DeliveryAttempt) -> JSON | None:
     if not (answer.get("text") or answer.get("blocks") or answer.get("attachments")):
         return None
     try:
-        return content_of(MethodCall("command", answer)) | {"response_type": answer.get("response_type")}
+        return content_of(Arguments(answer)) | {"response_type": answer.get("response_type")}
     except ApiError:
         raise UnusableError("dispatch_failed") from None
 

@@ -19,7 +19,7 @@ from surelane_dev.simulator.faults import Fault
 from surelane_dev.simulator.posting.delivery import delivery_json
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.webapi.assistant import STOPPED
-from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.webapi.tiers import Tiers
 from surelane_dev.simulator.workspace.model import Change, Channel, Message
 from surelane_dev.simulator.workspace.shapes import channel_json, user_json

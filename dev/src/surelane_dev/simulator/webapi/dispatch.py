@@ -11,24 +11,6 @@ from aiohttp import web
 
 from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.installs import Grant, RefusedGrantError
-from surelane_dev.simulator.webapi import (
-    apps,
-    assistant,
-    chat,
-    conversations,
-    dialogs,
-    directory,
-    files,
-    functions,
-    links,
-    oauth,
-    pins,
-    reactions,
-    scheduled,
-    streams,
-    users,
-    views,
-)
 from surelane_dev.simulator.webapi.call import (
     ApiError,
     Method,
@@ -38,29 +20,12 @@ from surelane_dev.simulator.webapi.call import (
     invalid_arguments,
     read,
 )
+from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.webapi.tiers import RateLimitedError, RateLimits
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
 from surelane_service.lifecycle import sleep_unless
 
-METHODS: dict[str, Method] = {
-    **chat.METHODS,
-    **scheduled.METHODS,
-    **functions.METHODS,
-    **streams.METHODS,
-    **reactions.METHODS,
-    **conversations.METHODS,
-    **users.METHODS,
-    **assistant.METHODS,
-    **views.METHODS,
-    **dialogs.METHODS,
-    **files.METHODS,
-    **links.METHODS,
-    **directory.METHODS,
-    **pins.METHODS,
-    **oauth.METHODS,
-    **apps.METHODS,
-}
 KNOWN_SCOPES = frozenset(method.scope for method in METHODS.values() if method.scope)
 CALLS_KEPT = 300
 SCOPES = web.RequestKey("scopes", dict[str, str])
@@ -149,7 +114,7 @@ class WebApi:
         if method is None:
             raise ApiError("unknown_method", req_method=name)
         sent = await read(request, method)
-        self._limits.count(name, sent.token, sent.arguments)
+        self._limits.count(name, method.per_minute, sent.token, sent.arguments)
         grant = self._granted(method, sent)
         scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
         if method.needs_token:
@@ -160,7 +125,7 @@ class WebApi:
         if method.needs_token:
             request[TEAM] = workspace.team_id
         slack = replace(self._slack, workspace=workspace)
-        answer = {"ok": True, **method.run(MethodCall(name, sent.arguments, sent.token), slack)}
+        answer = {"ok": True, **method.run(MethodCall(sent.arguments, slack, sent.token))}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
             warnings = [*metadata.get("warnings", ()), *sent.warnings]
