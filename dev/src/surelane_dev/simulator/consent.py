@@ -5,7 +5,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR
+from surelane_dev.simulator.control.acts import SIMULATOR
 from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.workspace.workspace import Workspace

@@ -4,7 +4,7 @@ import json
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR
+from surelane_dev.simulator.control.acts import SIMULATOR
 from surelane_dev.simulator.interactions import ResponseUrl
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.webapi.call import ApiError, Arguments

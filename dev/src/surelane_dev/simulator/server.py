@@ -9,17 +9,8 @@ from aiohttp import web
 
 from surelane_dev.simulator import consent, fake_model, responses
 from surelane_dev.simulator.callers import refuse_strangers
-from surelane_dev.simulator.control import (
-    commands,
-    dialogs,
-    elements,
-    modals,
-    operations,
-    people,
-    sockets,
-    workspaces,
-)
-from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
+from surelane_dev.simulator.control.acts import SIMULATOR, explain_errors
+from surelane_dev.simulator.control.routes import ROUTES
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.posting.first_install import installing_first
 from surelane_dev.simulator.saved import SavedConversations
@@ -46,17 +37,16 @@ def simulator_app(simulator: Simulator) -> web.Application:
             web.get("/readyz", _readyz),
             web.get("/", _page),
             web.static("/page", PAGE),
+            web.route("*", "/api/{method}", simulator.api.handle),
+            web.post("/response/{key}", responses.respond),
+            web.post("/upload/{key}", simulator.files.upload),
+            web.get("/files/{id}/{name}", simulator.files.download),
+            web.post(f"{fake_model.PATH}/chat/completions", fake_model.complete),
+            web.get(apps.PATH, simulator.sockets.serve),
+            *consent.ROUTES,
+            *ROUTES,
         ]
     )
-    app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
-    app.add_routes([web.post("/response/{key}", responses.respond)])
-    app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
-    app.add_routes([web.get("/files/{id}/{name}", simulator.files.download)])
-    app.add_routes([*people.ROUTES, *commands.ROUTES, *elements.ROUTES, *modals.ROUTES, *operations.ROUTES])
-    app.add_routes(dialogs.ROUTES)
-    app.add_routes([*consent.ROUTES, *workspaces.ROUTES, *sockets.ROUTES])
-    app.add_routes([web.post(f"{fake_model.PATH}/chat/completions", fake_model.complete)])
-    app.add_routes([web.get(apps.PATH, simulator.sockets.serve)])
     app.on_response_prepare.append(_guard)
     app.on_shutdown.append(_close)
     return app
