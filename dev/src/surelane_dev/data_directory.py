@@ -50,11 +50,7 @@ def program(name: str) -> Path:
 
 
 def make(directory: Path) -> Path:
-    """Make the directory if it is missing, and return its absolute path.
-
-    Raises:
-        PostgresError: it cannot be made.
-    """
+    """Make the directory if it is missing, and return its absolute path. Raises PostgresError: it cannot be made."""
     directory = directory.expanduser().resolve()
     try:
         directory.mkdir(parents=True, exist_ok=True)

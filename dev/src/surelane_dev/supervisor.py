@@ -196,11 +196,7 @@ class Supervisor:
                 wait.cancel()
 
     async def _stay(self, *, watched: bool = True) -> None:
-        """Wait for other code, with the old process if there is one.
-
-        Raises:
-            ServiceError: its code is not watched.
-        """
+        """Wait for other code, with the old process if there is one. Raises ServiceError: its code is not watched."""
         if not watched:
             raise ServiceError(f"{self.name} did not start: {self._failed()}; ending the rest")
         old = self._child if self._child is not None and self._child.exit_code is None else None

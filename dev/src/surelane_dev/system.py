@@ -267,11 +267,7 @@ async def _watch(child: ChildProcess) -> None:
 
 @asynccontextmanager
 async def _staying_up(*duties: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run duties in the block and after it, until one fails.
-
-    Raises:
-        SurelaneError: of the first duty that failed.
-    """
+    """Run duties in the block and after it, until one fails. Raises SurelaneError: of the first duty that failed."""
     try:
         async with asyncio.TaskGroup() as group:
             for duty in duties:

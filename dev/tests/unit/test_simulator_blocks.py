@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from surelane_dev.simulator.state import EMAIL, NUMBER, REQUIRED, URL, NotOfferedError, mistakes, state_of
-from surelane_dev.simulator.workspace.block_check import view_problems
-from surelane_dev.simulator.workspace.block_kit import BLOCKS, ELEMENTS, Fields
-from surelane_dev.simulator.workspace.blocks import identified
+from surelane_dev.simulator.workspace.block_kit import BLOCKS, ELEMENTS
+from surelane_dev.simulator.workspace.block_rules import Fields
+from surelane_dev.simulator.workspace.blocks import identified, view_problems
 from surelane_dev.simulator.workspace.data_blocks import BadBlocksError
 from surelane_dev.simulator.workspace.model import JSON
 

@@ -137,11 +137,7 @@ def settle_dialog(dialog: Dialog, attempt: DeliveryAttempt) -> Submitted:
 
 
 def options_in(attempt: DeliveryAttempt) -> JSON:
-    """Return ``options`` or ``option_groups`` from the answer to a menu.
-
-    Raises:
-        UnusableError: there are none.
-    """
+    """Return ``options`` or ``option_groups`` from the answer to a menu. Raises UnusableError: there are none."""
     answer = _object(attempt)
     for name in ("options", "option_groups"):
         if isinstance(answer.get(name), list):
@@ -153,11 +149,7 @@ def options_in(attempt: DeliveryAttempt) -> JSON:
 
 
 def each_option(answer: JSON) -> Iterator[JSON]:
-    """Yield the options in the answer to a menu.
-
-    Raises:
-        UnusableError: an option has no text or value.
-    """
+    """Yield the options in the answer to a menu. Raises UnusableError: an option has no text or value."""
     groups = answer.get("option_groups") or [{"options": answer.get("options") or []}]
     for group in groups:
         options = group.get("options") if isinstance(group, dict) else None

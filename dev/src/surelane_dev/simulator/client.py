@@ -41,22 +41,14 @@ class SimulatorClient:
         return await self.request("POST", "/control/messages", {"text": text, **fields})
 
     async def reply(self, message: JSON, timeout: float) -> JSON:
-        """Wait for the bot's answer to a message.
-
-        Raises:
-            SimulatorError: no answer came within ``timeout`` seconds.
-        """
+        """Wait for the bot's answer to a message. Raises SimulatorError: no answer came within ``timeout`` seconds."""
         query = f"channel={message['channel']}&ts={message['ts']}&timeout={timeout}"
         answer = await self.request("GET", f"/control/reply?{query}")
         found: JSON = answer["message"]
         return found
 
     async def request(self, method: str, path: str, body: JSON | None = None) -> JSON:
-        """Send a request to the control API.
-
-        Raises:
-            SimulatorError: the simulator does not answer, or refuses.
-        """
+        """Send a request to the control API. Raises SimulatorError: the simulator does not answer, or refuses."""
         try:
             async with self._session.request(
                 method, self.url + path, params=self._query, json=body

@@ -112,11 +112,7 @@ class Installs:
         return code
 
     def check_client(self, client_id: object, client_secret: object) -> None:
-        """Check who exchanges a code.
-
-        Raises:
-            RefusedGrantError: it is not the demo app.
-        """
+        """Check who exchanges a code. Raises RefusedGrantError: it is not the demo app."""
         if client_id != DEMO_CLIENT_ID:
             raise RefusedGrantError("invalid_client_id")
         if client_secret != DEMO_CLIENT_SECRET:

@@ -53,11 +53,7 @@ def simulator_app(simulator: Simulator) -> web.Application:
 
 
 async def main(stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set.
-
-    Raises:
-        SettingsError: the settings cannot be used, or the port is taken.
-    """
+    """Serve until ``stop`` is set. Raises SettingsError: the settings cannot be used, or the port is taken."""
     settings = load_settings(SimulatorSettings)
     configure_logs("surelane-simulator", settings.log_level)
     async with simulator_at(settings) as url:

@@ -42,11 +42,7 @@ class LocalWorker:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it, and return as its parts run.
-
-        Raises:
-            Exception: it cannot start.
-        """
+        """Start it, and return as its parts run. Raises Exception: it cannot start."""
         self._task = asyncio.create_task(self._run())
         either: list[asyncio.Future[Any]] = [self._task, self._started]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

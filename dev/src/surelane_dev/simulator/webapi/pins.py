@@ -35,12 +35,7 @@ def list_pins(call: MethodCall) -> JSON:
     """Return the pinned messages, the newest pin first."""
     channel = call.joined_channel()
     items = [
-        {
-            "type": "message",
-            "channel": channel.id,
-            **pinned,
-            "message": message_json(call.workspace, message),
-        }
+        {"type": "message", "channel": channel.id, **pinned, "message": message_json(call.workspace, message)}
         for ts, pinned in reversed(channel.pins.items())
         if (message := channel.messages.get(ts)) and message.subtype != "tombstone"
     ]

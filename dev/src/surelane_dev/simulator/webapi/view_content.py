@@ -6,8 +6,7 @@ from secrets import token_hex
 from surelane_dev.simulator.posting.events import new_id
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.webapi.call import ApiError, invalid_arguments
-from surelane_dev.simulator.workspace.block_check import view_problems
-from surelane_dev.simulator.workspace.blocks import identified
+from surelane_dev.simulator.workspace.blocks import identified, view_problems
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
 

@@ -6,106 +6,30 @@ block elements and composition objects, and https://docs.slack.dev/reference/vie
 Where they give no bound, there is none here.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-PLAIN = ("plain_text",)
-ANY_TEXT = ("plain_text", "mrkdwn")
+from surelane_dev.simulator.workspace.block_rules import (
+    ANY_TEXT,
+    Fields,
+    Rule,
+    anything,
+    array,
+    decimal,
+    flag,
+    string,
+    text,
+    typed,
+    whole,
+)
+
 MOST_BLOCKS = {"message": 50, "modal": 100, "home": 100}
 """Most blocks on each surface."""
 LONGEST_MARKDOWN = 12_000
 """Characters of all markdown blocks of a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class String:
-    """A text of ``least`` to ``most`` characters, or one of ``values``."""
-
-    most: int | None = None
-    least: int = 1
-    values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text object."""
-
-    most: int = 3000
-    kinds: tuple[str, ...] = PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number."""
-
-    least: int = 0
-    most: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decimal:
-    """A number as text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Anything:
-    """A value of any form: Slack's rules for it are not known here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """An object without a type, by its name in ``SHAPES``."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An object whose type is one of these in ``ELEMENTS``."""
-
-    types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Nested:
-    """A block whose type is one of these in ``BLOCKS``."""
-
-    types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A list."""
-
-    of: "Rule"
-    most: int | None = None
-    least: int = 1
-
-
-Rule = String | Text | Flag | Whole | Decimal | Anything | Named | Part | Nested | Array
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """An object's fields."""
-
-    required: dict[str, Rule] = field(default_factory=dict)
-    optional: dict[str, Rule] = field(default_factory=dict)
-    either: tuple[str, ...] = ()
-    """Names of fields. At least one of them is needed."""
-    open: bool = False
-    """Whether it may have fields that are not named here."""
-    surfaces: tuple[str, ...] = ("message", "modal", "home")
-
-
-_ID = String(255)
-_URL = String(3000)
-_PLACEHOLDER = Text(150)
-_STYLE = String(values=("primary", "danger"))
+_ID = string(255)
+_URL = string(3000)
+_PLACEHOLDER = text(150)
+_STYLE = string(values=("primary", "danger"))
 _SELECTS = ("static_select", "external_select", "users_select", "conversations_select", "channels_select")
 _MENUS = (*_SELECTS, *(f"multi_{name}" for name in _SELECTS))
 _PICKERS = ("checkboxes", "datepicker", "radio_buttons", "timepicker")
@@ -119,33 +43,40 @@ _INLINE = (
     *("broadcast", "date", "color", "team"),
 )
 
-SHAPES: dict[str, Fields] = {
-    "option": Fields({"text": Text(75), "value": String(150)}, {"description": Text(75)}),
-    "choice": Fields(  # of checkboxes and radio buttons
-        {"text": Text(75, ANY_TEXT), "value": String(150)}, {"description": Text(75, ANY_TEXT)}
-    ),
-    "overflow option": Fields(
-        {"text": Text(75), "value": String(150)}, {"description": Text(75), "url": _URL}
-    ),
-    "option group": Fields({"label": Text(75), "options": Array(Named("option"), 100)}),
-    "confirm": Fields(
-        {"title": Text(100), "text": Text(300, ANY_TEXT), "confirm": Text(30), "deny": Text(30)},
-        {"style": _STYLE},
-    ),
-    "feedback button": Fields({"text": Text(75), "value": String(2000)}, {"accessibility_label": String(75)}),
-    "filter": Fields(
-        {},
-        {
-            "include": Array(String(values=("im", "mpim", "private", "public"))),
-            "exclude_external_shared_channels": Flag(),
-            "exclude_bot_users": Flag(),
-        },
-    ),
-    "dispatch action": Fields(
-        {"trigger_actions_on": Array(String(values=("on_enter_pressed", "on_character_entered")))}
-    ),
-    "slack file": Fields({}, {"id": String(), "url": String()}, ("id", "url")),
-}
+
+def part(types: Sequence[str]) -> Rule:
+    """Return the rule for an object whose type is one of these in ``ELEMENTS``."""
+    return lambda value, at: typed(value, {name: ELEMENTS[name] for name in types}, at, ("type",))
+
+
+def nested(types: Sequence[str]) -> Rule:
+    """Return the rule for a block whose type is one of these in ``BLOCKS``."""
+    return lambda value, at: typed(value, {name: BLOCKS[name] for name in types}, at, ("type", "block_id"))
+
+
+_OPTION = Fields({"text": text(75), "value": string(150)}, {"description": text(75)})
+_CHOICE = Fields(  # of checkboxes and radio buttons
+    {"text": text(75, ANY_TEXT), "value": string(150)}, {"description": text(75, ANY_TEXT)}
+)
+_OVERFLOW_OPTION = Fields({"text": text(75), "value": string(150)}, {"description": text(75), "url": _URL})
+_OPTION_GROUP = Fields({"label": text(75), "options": array(_OPTION, 100)})
+_CONFIRM = Fields(
+    {"title": text(100), "text": text(300, ANY_TEXT), "confirm": text(30), "deny": text(30)},
+    {"style": _STYLE},
+)
+_FEEDBACK_BUTTON = Fields({"text": text(75), "value": string(2000)}, {"accessibility_label": string(75)})
+_FILTER = Fields(
+    {},
+    {
+        "include": array(string(values=("im", "mpim", "private", "public"))),
+        "exclude_external_shared_channels": flag,
+        "exclude_bot_users": flag,
+    },
+)
+_DISPATCH_ACTION = Fields(
+    {"trigger_actions_on": array(string(values=("on_enter_pressed", "on_character_entered")))}
+)
+_SLACK_FILE = Fields({}, {"id": string(), "url": string()}, ("id", "url"))
 
 
 def _interactive(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Fields:
@@ -154,116 +85,116 @@ def _interactive(required: dict[str, Rule] | None = None, /, **optional: Rule) -
 
 
 def _input(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Fields:
-    return _interactive(required, placeholder=_PLACEHOLDER, focus_on_load=Flag(), **optional)
+    return _interactive(required, placeholder=_PLACEHOLDER, focus_on_load=flag, **optional)
 
 
 def _menu(**optional: Rule) -> Fields:
-    return _input(confirm=Named("confirm"), **optional)
+    return _input(confirm=_CONFIRM, **optional)
 
 
 _LISTED: dict[str, Rule] = {
-    "options": Array(Named("option"), 100),
-    "option_groups": Array(Named("option group"), 100),
+    "options": array(_OPTION, 100),
+    "option_groups": array(_OPTION_GROUP, 100),
 }
-_INITIAL: dict[str, Rule] = {"initial_option": Named("option")}
-_INITIALS: dict[str, Rule] = {"initial_options": Array(Named("option")), "max_selected_items": Whole(1)}
-_MOST: dict[str, Rule] = {"max_selected_items": Whole(1)}
-_DISPATCHED: dict[str, Rule] = {"dispatch_action_config": Named("dispatch action")}
-_CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": Flag(), "filter": Named("filter")}
-_RESPONSE: dict[str, Rule] = {"response_url_enabled": Flag()}
-_IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": Named("slack file")}
+_INITIAL: dict[str, Rule] = {"initial_option": _OPTION}
+_INITIALS: dict[str, Rule] = {"initial_options": array(_OPTION), "max_selected_items": whole(1)}
+_MOST: dict[str, Rule] = {"max_selected_items": whole(1)}
+_DISPATCHED: dict[str, Rule] = {"dispatch_action_config": _DISPATCH_ACTION}
+_CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": flag, "filter": _FILTER}
+_RESPONSE: dict[str, Rule] = {"response_url_enabled": flag}
+_IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": _SLACK_FILE}
 
 ELEMENTS: dict[str, Fields] = {
-    "plain_text": Fields({"text": String(3000)}, {"emoji": Flag()}),
-    "mrkdwn": Fields({"text": String(3000)}, {"verbatim": Flag()}),
-    "image": Fields({"alt_text": String(2000)}, _IMAGE, tuple(_IMAGE)),
+    "plain_text": Fields({"text": string(3000)}, {"emoji": flag}),
+    "mrkdwn": Fields({"text": string(3000)}, {"verbatim": flag}),
+    "image": Fields({"alt_text": string(2000)}, _IMAGE, tuple(_IMAGE)),
     "button": _interactive(
-        {"text": Text(75)},
+        {"text": text(75)},
         url=_URL,
-        value=String(2000, least=0),
+        value=string(2000, least=0),
         style=_STYLE,
-        confirm=Named("confirm"),
-        accessibility_label=String(75),
-        agent_prompt=String(4000),
-        agent_prompt_display=Anything(),
-        visible_to_user_ids=Array(String()),
+        confirm=_CONFIRM,
+        accessibility_label=string(75),
+        agent_prompt=string(4000),
+        agent_prompt_display=anything,
+        visible_to_user_ids=array(string()),
     ),
     "icon_button": _interactive(
-        {"icon": String(), "text": Text(75)},
-        value=String(2000, least=0),
-        confirm=Named("confirm"),
-        accessibility_label=String(75),
-        visible_to_user_ids=Array(String()),
+        {"icon": string(), "text": text(75)},
+        value=string(2000, least=0),
+        confirm=_CONFIRM,
+        accessibility_label=string(75),
+        visible_to_user_ids=array(string()),
     ),
     "feedback_buttons": _interactive(
-        {"positive_button": Named("feedback button"), "negative_button": Named("feedback button")}
+        {"positive_button": _FEEDBACK_BUTTON, "negative_button": _FEEDBACK_BUTTON}
     ),
     "workflow_button": _interactive(
-        {"text": Text(75), "workflow": Anything()}, style=_STYLE, accessibility_label=String(75)
+        {"text": text(75), "workflow": anything}, style=_STYLE, accessibility_label=string(75)
     ),
-    "overflow": _interactive({"options": Array(Named("overflow option"), 5)}, confirm=Named("confirm")),
+    "overflow": _interactive({"options": array(_OVERFLOW_OPTION, 5)}, confirm=_CONFIRM),
     "checkboxes": _interactive(
-        {"options": Array(Named("choice"), 10)},
-        initial_options=Array(Named("choice"), 10),
-        confirm=Named("confirm"),
-        focus_on_load=Flag(),
+        {"options": array(_CHOICE, 10)},
+        initial_options=array(_CHOICE, 10),
+        confirm=_CONFIRM,
+        focus_on_load=flag,
     ),
     "radio_buttons": _interactive(
-        {"options": Array(Named("choice"), 10)},
-        initial_option=Named("choice"),
-        confirm=Named("confirm"),
-        focus_on_load=Flag(),
+        {"options": array(_CHOICE, 10)},
+        initial_option=_CHOICE,
+        confirm=_CONFIRM,
+        focus_on_load=flag,
     ),
     "static_select": _menu(**_LISTED, **_INITIAL),
-    "external_select": _menu(**_INITIAL, min_query_length=Whole()),
-    "users_select": _menu(initial_user=String()),
-    "conversations_select": _menu(initial_conversation=String(), **_CONVERSATIONS, **_RESPONSE),
-    "channels_select": _menu(initial_channel=String(), **_RESPONSE),
+    "external_select": _menu(**_INITIAL, min_query_length=whole()),
+    "users_select": _menu(initial_user=string()),
+    "conversations_select": _menu(initial_conversation=string(), **_CONVERSATIONS, **_RESPONSE),
+    "channels_select": _menu(initial_channel=string(), **_RESPONSE),
     "multi_static_select": _menu(**_LISTED, **_INITIALS),
-    "multi_external_select": _menu(**_INITIALS, min_query_length=Whole()),
-    "multi_users_select": _menu(initial_users=Array(String()), **_MOST),
-    "multi_conversations_select": _menu(initial_conversations=Array(String()), **_CONVERSATIONS, **_MOST),
-    "multi_channels_select": _menu(initial_channels=Array(String()), **_MOST),
-    "datepicker": _menu(initial_date=String()),
-    "timepicker": _menu(initial_time=String(), timezone=String()),
-    "datetimepicker": _interactive(initial_date_time=Whole(), confirm=Named("confirm"), focus_on_load=Flag()),
+    "multi_external_select": _menu(**_INITIALS, min_query_length=whole()),
+    "multi_users_select": _menu(initial_users=array(string()), **_MOST),
+    "multi_conversations_select": _menu(initial_conversations=array(string()), **_CONVERSATIONS, **_MOST),
+    "multi_channels_select": _menu(initial_channels=array(string()), **_MOST),
+    "datepicker": _menu(initial_date=string()),
+    "timepicker": _menu(initial_time=string(), timezone=string()),
+    "datetimepicker": _interactive(initial_date_time=whole(), confirm=_CONFIRM, focus_on_load=flag),
     "plain_text_input": _input(
-        initial_value=String(3000, least=0),
-        multiline=Flag(),
-        min_length=Whole(0, 3000),
-        max_length=Whole(1, 3000),
+        initial_value=string(3000, least=0),
+        multiline=flag,
+        min_length=whole(0, 3000),
+        max_length=whole(1, 3000),
         **_DISPATCHED,
     ),
-    "email_text_input": _input(initial_value=String(), **_DISPATCHED),
-    "url_text_input": _input(initial_value=String(), **_DISPATCHED),
+    "email_text_input": _input(initial_value=string(), **_DISPATCHED),
+    "url_text_input": _input(initial_value=string(), **_DISPATCHED),
     "number_input": _input(
-        {"is_decimal_allowed": Flag()},
-        initial_value=Decimal(),
-        min_value=Decimal(),
-        max_value=Decimal(),
+        {"is_decimal_allowed": flag},
+        initial_value=decimal,
+        min_value=decimal,
+        max_value=decimal,
         **_DISPATCHED,
     ),
-    "rich_text_input": _input(initial_value=Anything(), min_lines=Whole(), max_lines=Whole(), **_DISPATCHED),
-    "file_input": _interactive(filetypes=Array(String()), max_files=Whole(1, 10)),
-    "rich_text_section": Fields({"elements": Array(Part(_INLINE), least=0)}),
+    "rich_text_input": _input(initial_value=anything, min_lines=whole(), max_lines=whole(), **_DISPATCHED),
+    "file_input": _interactive(filetypes=array(string()), max_files=whole(1, 10)),
+    "rich_text_section": Fields({"elements": array(part(_INLINE), least=0)}),
     "rich_text_preformatted": Fields(
-        {"elements": Array(Part(_INLINE), least=0)}, {"border": Whole(), "language": String()}
+        {"elements": array(part(_INLINE), least=0)}, {"border": whole(), "language": string()}
     ),
-    "rich_text_quote": Fields({"elements": Array(Part(_INLINE), least=0)}, {"border": Whole()}),
+    "rich_text_quote": Fields({"elements": array(part(_INLINE), least=0)}, {"border": whole()}),
     "rich_text_list": Fields(
-        {"elements": Array(Part(_RICH[:1])), "style": String(values=("bullet", "ordered"))},
-        {"indent": Whole(), "offset": Whole(), "border": Whole()},
+        {"elements": array(part(_RICH[:1])), "style": string(values=("bullet", "ordered"))},
+        {"indent": whole(), "offset": whole(), "border": whole()},
     ),
-    "text": Fields({"text": String()}, open=True),
-    "link": Fields({"url": String()}, open=True),
-    "emoji": Fields({"name": String()}, open=True),
-    "user": Fields({"user_id": String()}, open=True),
-    "channel": Fields({"channel_id": String()}, open=True),
-    "usergroup": Fields({"usergroup_id": String()}, open=True),
-    "broadcast": Fields({"range": String(values=("here", "channel", "everyone"))}, open=True),
-    "date": Fields({"timestamp": Whole(), "format": String()}, open=True),
-    "color": Fields({"value": String()}, open=True),
-    "team": Fields({"team_id": String()}, open=True),
+    "text": Fields({"text": string()}, open=True),
+    "link": Fields({"url": string()}, open=True),
+    "emoji": Fields({"name": string()}, open=True),
+    "user": Fields({"user_id": string()}, open=True),
+    "channel": Fields({"channel_id": string()}, open=True),
+    "usergroup": Fields({"usergroup_id": string()}, open=True),
+    "broadcast": Fields({"range": string(values=("here", "channel", "everyone"))}, open=True),
+    "date": Fields({"timestamp": whole(), "format": string()}, open=True),
+    "color": Fields({"value": string()}, open=True),
+    "team": Fields({"team_id": string()}, open=True),
 }
 
 _MESSAGES = ("message",)
@@ -273,39 +204,39 @@ _IN_CONTAINER = (
 )
 
 BLOCKS: dict[str, Fields] = {
-    "actions": Fields({"elements": Array(Part(IN_ACTIONS), 25)}),
-    "context": Fields({"elements": Array(Part(("image", *ANY_TEXT)), 10)}),
+    "actions": Fields({"elements": array(part(IN_ACTIONS), 25)}),
+    "context": Fields({"elements": array(part(("image", *ANY_TEXT)), 10)}),
     "context_actions": Fields(
-        {"elements": Array(Part(("feedback_buttons", "icon_button")), 5)}, surfaces=_MESSAGES
+        {"elements": array(part(("feedback_buttons", "icon_button")), 5)}, surfaces=_MESSAGES
     ),
     "divider": Fields(),
-    "file": Fields({"external_id": String(), "source": String(values=("remote",))}, surfaces=_MESSAGES),
-    "header": Fields({"text": Text(150)}, {"level": Whole(1, 4)}),
-    "image": Fields({"alt_text": String(2000)}, {"title": Text(2000), **_IMAGE}, tuple(_IMAGE)),
+    "file": Fields({"external_id": string(), "source": string(values=("remote",))}, surfaces=_MESSAGES),
+    "header": Fields({"text": text(150)}, {"level": whole(1, 4)}),
+    "image": Fields({"alt_text": string(2000)}, {"title": text(2000), **_IMAGE}, tuple(_IMAGE)),
     "input": Fields(
-        {"label": Text(2000), "element": Part(IN_INPUT)},
-        {"hint": Text(2000), "optional": Flag(), "dispatch_action": Flag()},
+        {"label": text(2000), "element": part(IN_INPUT)},
+        {"hint": text(2000), "optional": flag, "dispatch_action": flag},
     ),
-    "markdown": Fields({"text": String()}, surfaces=_MESSAGES),
-    "rich_text": Fields({"elements": Array(Part(_RICH))}),
+    "markdown": Fields({"text": string()}, surfaces=_MESSAGES),
+    "rich_text": Fields({"elements": array(part(_RICH))}),
     "section": Fields(
         {},
         {
-            "text": Text(3000, ANY_TEXT),
-            "fields": Array(Text(2000, ANY_TEXT), 10),
-            "accessory": Part(IN_SECTION),
-            "expand": Flag(),
+            "text": text(3000, ANY_TEXT),
+            "fields": array(text(2000, ANY_TEXT), 10),
+            "accessory": part(IN_SECTION),
+            "expand": flag,
         },
         ("text", "fields"),
     ),
     "video": Fields(
-        {"alt_text": String(), "title": Text(200), "thumbnail_url": String(), "video_url": String()},
+        {"alt_text": string(), "title": text(200), "thumbnail_url": string(), "video_url": string()},
         {
-            "author_name": String(50),
-            "description": Text(200),
-            "provider_icon_url": String(),
-            "provider_name": String(),
-            "title_url": String(),
+            "author_name": string(50),
+            "description": text(200),
+            "provider_icon_url": string(),
+            "provider_name": string(),
+            "title_url": string(),
         },
     ),
     "table": Fields(open=True, surfaces=_MESSAGES),
@@ -313,69 +244,69 @@ BLOCKS: dict[str, Fields] = {
     "plan": Fields(open=True, surfaces=_MESSAGES),
     "task_card": Fields(open=True, surfaces=_MESSAGES),
     "alert": Fields(
-        {"text": Text(200, ANY_TEXT)},
-        {"level": String(values=("default", "info", "warning", "error", "success"))},
+        {"text": text(200, ANY_TEXT)},
+        {"level": string(values=("default", "info", "warning", "error", "success"))},
         surfaces=("modal",),
     ),
     "auth_provider": Fields(
-        {"value": String(150), "name": Text(75), "is_connected": Flag()},
+        {"value": string(150), "name": text(75), "is_connected": flag},
         {
-            "description": Text(150),
-            **dict.fromkeys(("connected_identity", "connected_context"), Text(75)),
+            "description": text(150),
+            **dict.fromkeys(("connected_identity", "connected_context"), text(75)),
             **dict.fromkeys(("icon_url", "auth_url", "disconnect_url"), _URL),
-            "accessory": Part(("overflow",)),
-            "fallback": Array(Anything()),
+            "accessory": part(("overflow",)),
+            "fallback": array(anything),
         },
     ),
-    "call": Fields({"call_id": String()}, {"api_decoration_available": Flag(), "call": Anything()}),
+    "call": Fields({"call_id": string()}, {"api_decoration_available": flag, "call": anything}),
     "card": Fields(
         {},
         {
-            **dict.fromkeys(("hero_image", "icon"), Part(("image",))),
-            "slack_icon": Anything(),
-            **dict.fromkeys(("title", "subtitle"), Text(150, ANY_TEXT)),
-            "body": Text(200, ANY_TEXT),
-            "actions": Array(Part(("button",))),
+            **dict.fromkeys(("hero_image", "icon"), part(("image",))),
+            "slack_icon": anything,
+            **dict.fromkeys(("title", "subtitle"), text(150, ANY_TEXT)),
+            "body": text(200, ANY_TEXT),
+            "actions": array(part(("button",))),
         },
         ("hero_image", "title", "actions", "body"),
     ),
-    "carousel": Fields({"elements": Array(Nested(("card",)), 10)}),
+    "carousel": Fields({"elements": array(nested(("card",)), 10)}),
     "container": Fields(
-        {"child_blocks": Array(Nested(_IN_CONTAINER), 10)},
+        {"child_blocks": array(nested(_IN_CONTAINER), 10)},
         {
-            "title": Text(150),
-            "rich_text_title": Nested(("rich_text",)),
-            "subtitle": Text(150, ANY_TEXT),
-            "width": String(values=("narrow", "standard", "wide", "full")),
-            "icon": Part(("image",)),
-            **dict.fromkeys(("is_collapsible", "default_collapsed", "has_header_divider"), Flag()),
+            "title": text(150),
+            "rich_text_title": nested(("rich_text",)),
+            "subtitle": text(150, ANY_TEXT),
+            "width": string(values=("narrow", "standard", "wide", "full")),
+            "icon": part(("image",)),
+            **dict.fromkeys(("is_collapsible", "default_collapsed", "has_header_divider"), flag),
         },
         ("title", "rich_text_title"),
     ),
     "data_table": Fields(
-        {"caption": String(), "rows": Array(Array(Anything(), 20), 101, 2)},
-        {"page_size": Whole(1, 100), "row_header_column_index": Whole()},
+        {"caption": string(), "rows": array(array(anything, 20), 101, 2)},
+        {"page_size": whole(1, 100), "row_header_column_index": whole()},
     ),
 }
 """The open ones show data. Another module checks them, and the cells of data tables."""
 
 _FRAME: dict[str, Rule] = {
-    "private_metadata": String(3000, least=0),
-    "callback_id": String(255, least=0),
-    "external_id": String(255, least=0),
+    "private_metadata": string(3000, least=0),
+    "callback_id": string(255, least=0),
+    "external_id": string(255, least=0),
 }
 VIEWS: dict[str, Fields] = {
     "modal": Fields(
-        {"title": Text(24), "blocks": Anything()},
+        {"title": text(24), "blocks": anything},
         {
-            "submit": Text(24),
-            "close": Text(24),
-            "clear_on_close": Flag(),
-            "notify_on_close": Flag(),
-            "submit_disabled": Flag(),
+            "submit": text(24),
+            "close": text(24),
+            "clear_on_close": flag,
+            "notify_on_close": flag,
+            "submit_disabled": flag,
             **_FRAME,
         },
     ),
-    "home": Fields({"blocks": Anything()}, _FRAME),
+    "home": Fields({"blocks": anything}, _FRAME),
 }
 """The fields of views, beside their ``type``."""

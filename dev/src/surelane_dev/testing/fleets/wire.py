@@ -199,11 +199,7 @@ class Wire(Connection):
             self._heard[channel](self, 0, channel, payload)
 
     async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            OSError, TimeoutError: the server or the network is away.
-        """
+        """Connect. Raises OSError, TimeoutError: the server or the network is away."""
         await self._travel(self._within)
         if self._database.down or not self.host.alive:
             raise ConnectionRefusedError("the server is away")
