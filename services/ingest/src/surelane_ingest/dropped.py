@@ -16,7 +16,7 @@ from aiohttp import web
 from surelane.calls import Pool
 from surelane.slack import Payload, edited_message, inner_event, key_of, kind_of, place_of
 from surelane_ingest.app import RequestRefused, SignedRoute
-from surelane_ingest.envelope import word
+from surelane_ingest.frames import word
 from surelane_service.intake import Dropped, Intake
 from surelane_service.logs import get_logger
 from surelane_service.webhooks import ID
