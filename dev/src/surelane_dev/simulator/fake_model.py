@@ -21,7 +21,6 @@ EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1, "boolean": True, "arra
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
-    """Answer a request for a completion."""
     body = await request.json()
     calls = _calls(body)
     text = "" if calls else _text(body["messages"])

@@ -56,7 +56,6 @@ class Files:
         return file
 
     def find(self, file_id: str) -> File | None:
-        """Return a file by its id."""
         return self._files.get(file_id)
 
     async def upload(self, request: web.Request) -> web.Response:

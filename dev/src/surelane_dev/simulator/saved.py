@@ -79,10 +79,8 @@ class SavedConversations:
         except FileNotFoundError:
             return
         except (OSError, ValidationError) as error:
-            reason = type(error).__name__
-            _log.warning(
-                "the conversations cannot be read; they begin anew", file=str(self._path), reason=reason
-            )
+            told = "the conversations cannot be read; they begin anew"
+            _log.warning(told, file=str(self._path), reason=type(error).__name__)
             return
         workspaces = self._installs.workspaces
         for channel in self._channels():

@@ -27,7 +27,6 @@ POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ance
 
 
 def simulator_app(simulator: Simulator) -> web.Application:
-    """Return the application that serves a simulator."""
     strangers = refuse_strangers(simulator.settings.names)
     app = web.Application(middlewares=[strangers, explain_errors], client_max_size=MAX_BODY)
     app[SIMULATOR] = simulator

@@ -28,7 +28,6 @@ class AgentSessions:
         self._sessions: dict[tuple[str, str], AgentSession] = {}
 
     def find(self, channel: str, thread_ts: str) -> AgentSession | None:
-        """Return a thread's session."""
         return self._sessions.get((channel, thread_ts))
 
     def set_status(
@@ -50,13 +49,10 @@ class AgentSessions:
         return session
 
     def all(self) -> list[AgentSession]:
-        """Return every session."""
         return list(self._sessions.values())
 
     def restore(self, sessions: Iterable[AgentSession]) -> None:
-        """Add sessions of an earlier run."""
         self._sessions |= {(session.channel, session.thread_ts): session for session in sessions}
 
     def json(self) -> list[JSON]:
-        """Return the sessions for the page."""
         return [asdict(session) for session in self._sessions.values()]

@@ -56,11 +56,7 @@ class Chosen:
 
 
 def state_of(blocks: list[JSON], entered: Entered, offered: Options) -> JSON:
-    """Return ``state``: the value of each element, or its initial one.
-
-    Raises:
-        NotOfferedError: an option is not among those of its menu.
-    """
+    """Return ``state``: the value of each element, or its initial one. An option that its menu lacks is refused."""
     values: dict[str, JSON] = {}
     for block, element in elements_of(blocks):
         if element["type"] not in STATELESS:
@@ -71,11 +67,7 @@ def state_of(blocks: list[JSON], entered: Entered, offered: Options) -> JSON:
 
 
 def choice(element: JSON, entered: object, offered: Mapping[str, JSON]) -> Chosen:
-    """Return an element's value. What is ``None`` was not touched, and has its initial value.
-
-    Raises:
-        NotOfferedError: it has no such option.
-    """
+    """Return an element's value. What is ``None`` was not touched, and has its initial value."""
     kind = str(element["type"])
     if isinstance(entered, dict):
         rest = [value for name, value in entered.items() if name != "type"]

@@ -51,7 +51,6 @@ class LocalWorker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds claims."""
         return self._started.done() and bool(self._started.result()[0].leases.held)
 
     def look_at_schedules(self) -> None:

@@ -34,7 +34,6 @@ class Act(Generic[Body]):
 
     @property
     def simulator(self) -> Simulator:
-        """The simulator."""
         return self.request.app[SIMULATOR]
 
     @property
@@ -52,7 +51,6 @@ class Act(Generic[Body]):
 
     @property
     def channel(self) -> Channel:
-        """The channel that the body names."""
         return channel_named(self.workspace, getattr(self.asked, "channel", ""))
 
     @property
@@ -62,7 +60,6 @@ class Act(Generic[Body]):
 
     @property
     def message(self) -> Message:
-        """The message that the body refers to."""
         ts, messages = getattr(self.asked, "ts", ""), self.channel.messages
         if ts not in messages:
             raise BadRequestError(f"there is no message {ts} in {getattr(self.asked, 'channel', '')}")

@@ -127,7 +127,6 @@ def _reply_to(channel: Channel, asked: Message) -> Message | None:
 
 
 async def add_fault(act: Act[Fault]) -> JSON:
-    """Switch a fault on."""
     if unknown := set(act.asked.methods) - set(METHODS):
         raise BadRequestError(f"no such method: {', '.join(sorted(unknown))}")
     act.simulator.faults.add(act.asked)
@@ -135,7 +134,6 @@ async def add_fault(act: Act[Fault]) -> JSON:
 
 
 async def list_faults(act: Act[None]) -> JSON:
-    """List the faults that are on."""
     return {"faults": act.simulator.faults_json()}
 
 
@@ -163,12 +161,10 @@ async def list_deliveries(act: Act[None]) -> JSON:
 
 
 async def one_delivery(act: Act[None]) -> JSON:
-    """Show the delivery of one event, with its attempts."""
     return delivery_json(_delivery(act))
 
 
 async def resend(act: Act[None]) -> JSON:
-    """Deliver an event again."""
     delivery = _delivery(act)
     act.simulator.sender.resend(delivery)
     return delivery_json(delivery)
@@ -192,12 +188,10 @@ async def show_sockets(act: Act[None]) -> JSON:
 
 
 async def disconnect(act: Act[DisconnectInput]) -> JSON:
-    """Disconnect the app."""
     return {"disconnected": act.simulator.sockets.disconnect(act.asked.reason, act.asked.every)}
 
 
 async def list_workspaces(act: Act[None]) -> JSON:
-    """List the workspaces, and whether each has the app."""
     return {"workspaces": act.simulator.workspaces_json()}
 
 

@@ -91,14 +91,12 @@ def _deliveries(simulator: Simulator, message: Message) -> list[Delivery]:
 
 
 async def rewrite(act: Act[Rewrite]) -> JSON:
-    """Edit a person's own message."""
     message, text = _own(act), slack_text(act.workspace, act.asked.text)
     act.workspace.edit(message, text=text, blocks=rich_text(text))
     return {"message": act.simulator.message(act.workspace, message)}
 
 
 async def delete(act: Act[Pointed]) -> JSON:
-    """Delete a person's own message."""
     act.workspace.delete(_own(act))
     return {}
 

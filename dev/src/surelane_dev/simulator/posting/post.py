@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import aiohttp
 
-from surelane_dev.simulator.posting.delivery import Delivery, DeliveryAttempt
+from surelane_dev.simulator.posting.delivery import PATH, Delivery, DeliveryAttempt
 from surelane_dev.simulator.posting.signing import signed_headers
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 
@@ -32,13 +32,7 @@ class Post:
     async def __call__(
         self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
     ) -> DeliveryAttempt:
-        """Make one attempt.
-
-        Args:
-            delivery: the request.
-            retry_num: 0 for the first attempt, then Slack's number of the retry.
-            retry_reason: the reason of the retry, in Slack's words.
-        """
+        """Make one attempt. ``retry_num``: 0 for the first, then Slack's number. ``retry_reason``: in Slack's words."""
         if not self._posting:
             return DeliveryAttempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")
         headers = self._headers(delivery, retry_num, retry_reason)
@@ -46,7 +40,7 @@ class Post:
         status, problem, no_retry, answer = None, None, False, b""
         try:
             async with self._session.post(
-                self._ingest_url + delivery.path,
+                self._ingest_url + PATH,
                 data=delivery.body,
                 headers=headers,
                 max_redirects=MOST_REDIRECTS,

@@ -26,14 +26,12 @@ def access(call: MethodCall) -> JSON:
 
 
 def revoke(call: MethodCall) -> JSON:
-    """Revoke the token of the call."""
     if not call.flag("test"):
         call.slack.installs.revoke(_grant(call))
     return {"revoked": not call.flag("test")}
 
 
 def uninstall(call: MethodCall) -> JSON:
-    """Remove the installation of the call's token."""
     grant = _grant(call)
     try:
         call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))

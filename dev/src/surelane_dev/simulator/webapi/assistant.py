@@ -21,7 +21,6 @@ def set_status(call: MethodCall) -> JSON:
 
 
 def set_title(call: MethodCall) -> JSON:
-    """Give a thread a title."""
     channel, thread_ts = _thread(call)
     call.slack.sessions.rename(channel, thread_ts, call.text("title"))
     return {}
@@ -53,7 +52,6 @@ def set_session_status(call: MethodCall) -> JSON:
 
 
 def rename_session(call: MethodCall) -> JSON:
-    """Give an agent's session a title."""
     channel, thread_ts = _thread(call)
     return {"title": call.slack.sessions.rename(channel, thread_ts, _title(call)).title}
 

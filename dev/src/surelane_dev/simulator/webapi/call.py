@@ -124,7 +124,6 @@ class MethodCall(Arguments):
 
     @property
     def workspace(self) -> Workspace:
-        """The workspace that the call is about."""
         return self.slack.workspace
 
     def channel(self, name: str = "channel") -> Channel:

@@ -39,7 +39,6 @@ def post_message(call: MethodCall) -> JSON:
 
 
 def update(call: MethodCall) -> JSON:
-    """Replace a message of the bot's own."""
     channel = call.channel()
     message = call.message(channel)
     if not message.by_app:
@@ -55,7 +54,6 @@ def update(call: MethodCall) -> JSON:
 
 
 def delete(call: MethodCall) -> JSON:
-    """Delete a message of the bot's own."""
     channel = call.channel()
     message = call.message(channel)
     if not message.by_app:
@@ -65,7 +63,6 @@ def delete(call: MethodCall) -> JSON:
 
 
 def post_ephemeral(call: MethodCall) -> JSON:
-    """Post a message that only one user sees."""
     channel = call.joined_channel()
     user = call.workspace.users.get(call.text("user"))
     if user is None or user.id not in channel.members:
@@ -83,7 +80,6 @@ def post_ephemeral(call: MethodCall) -> JSON:
 
 
 def get_permalink(call: MethodCall) -> JSON:
-    """Return the address of a message."""
     channel = call.channel()
     message = call.message(channel, "message_ts")
     return {"channel": channel.id, "permalink": call.permalink(message)}

@@ -44,7 +44,6 @@ def history(call: MethodCall) -> JSON:
 
 
 def info(call: MethodCall) -> JSON:
-    """Return a channel."""
     return {"channel": channel_json(call.workspace, call.channel())}
 
 

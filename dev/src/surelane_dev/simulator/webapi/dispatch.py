@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from secrets import token_hex
 
 from aiohttp import web
@@ -48,30 +48,22 @@ class Logged:
     """The workspace of the token."""
 
 
+@dataclass(eq=False)
 class WebApi:
     """Answer calls, and log them, newest last."""
 
-    def __init__(
-        self,
-        slack: SlackState,
-        faults: Faults,
-        scopes: frozenset[str] | None,
-        limits: RateLimits,
-        noted: Callable[[JSON], None] = lambda _: None,
-    ) -> None:
-        self._slack = slack
-        self._faults = faults
-        self._scopes = scopes
-        self._limits = limits
-        self._noted = noted
-        self.calls: deque[JSON] = deque(maxlen=CALLS_KEPT)
-        self.closing = asyncio.Event()
-        """Set to release delayed calls."""
+    slack: SlackState
+    faults: Faults
+    scopes: frozenset[str] | None
+    limits: RateLimits
+    noted: Callable[[JSON], None] = lambda _: None
+    calls: deque[JSON] = field(default_factory=lambda: deque(maxlen=CALLS_KEPT))
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to release delayed calls."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Handle a request to ``/api/{method}``."""
         name = request.match_info["method"]
-        fault = self._faults.take(Faults.API, name)
+        fault = self.faults.take(Faults.API, name)
         response, error = await self._answer(request, name, fault)
         response.headers["X-Slack-Req-Id"] = token_hex(16)
         response.headers.update(request.get(SCOPES, {}))
@@ -114,17 +106,17 @@ class WebApi:
         if method is None:
             raise ApiError("unknown_method", req_method=name)
         sent = await read(request, method)
-        self._limits.count(name, method.per_minute, sent.token, sent.arguments)
+        self.limits.count(name, method.per_minute, sent.token, sent.arguments)
         grant = self._granted(method, sent)
-        scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
+        scopes = self.scopes if grant is None else frozenset(grant.scopes.split(","))
         if method.needs_token:
             held = ",".join(sorted(KNOWN_SCOPES if scopes is None else scopes))
             request[SCOPES] = {"x-oauth-scopes": held, "x-accepted-oauth-scopes": method.scope or ""}
         _check(method, sent, scopes)
-        workspace = self._workspace(sent) if grant is None else _workspace(self._slack, grant, sent)
+        workspace = self._workspace(sent) if grant is None else _workspace(self.slack, grant, sent)
         if method.needs_token:
             request[TEAM] = workspace.team_id
-        slack = replace(self._slack, workspace=workspace)
+        slack = replace(self.slack, workspace=workspace)
         answer = {"ok": True, **method.run(MethodCall(sent.arguments, slack, sent.token))}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
@@ -134,7 +126,7 @@ class WebApi:
 
     def _granted(self, method: Method, sent: RequestContent) -> Grant | None:
         try:
-            grant = self._slack.installs.grant_of(sent.token)
+            grant = self.slack.installs.grant_of(sent.token)
         except RefusedGrantError as error:
             raise ApiError(str(error)) from None
         if grant is not None:
@@ -146,7 +138,7 @@ class WebApi:
 
     def _check_token(self, token: str | None, prefix: str) -> None:
         """Check a token that no install has given. That of a function's run ends with the run."""
-        run = self._slack.executions.of_token(token or "")
+        run = self.slack.executions.of_token(token or "")
         if run is None:
             _check_token(token, prefix)
         elif prefix != "xoxb-":
@@ -155,13 +147,13 @@ class WebApi:
             raise ApiError("token_expired")
 
     def _workspace(self, sent: RequestContent) -> Workspace:
-        run = self._slack.executions.of_token(sent.token or "")
-        workspaces = self._slack.installs.workspaces
-        return self._slack.workspace if run is None else workspaces[run.team_id]
+        run = self.slack.executions.of_token(sent.token or "")
+        workspaces = self.slack.installs.workspaces
+        return self.slack.workspace if run is None else workspaces[run.team_id]
 
     def _note(self, call: Logged) -> None:
         self.calls.append(asdict(call))
-        self._noted(asdict(call))
+        self.noted(asdict(call))
 
 
 def _workspace(slack: SlackState, grant: Grant, sent: RequestContent) -> Workspace:

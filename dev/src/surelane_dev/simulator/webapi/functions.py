@@ -6,7 +6,6 @@ from surelane_dev.simulator.workspace.model import JSON
 
 
 def complete_success(call: MethodCall) -> JSON:
-    """End a run with its outputs."""
     run = _running(call)
     outputs = call.mapping("outputs", "invalid_arguments")
     if outputs is None:

@@ -12,7 +12,6 @@ EDITABLE = ("title", "link", "emoji")
 
 
 def pin(call: MethodCall) -> JSON:
-    """Pin a message to its channel."""
     channel = call.joined_channel()
     message = _pinned(call).message(channel, "timestamp")
     if message.ts in channel.pins:
@@ -24,7 +23,6 @@ def pin(call: MethodCall) -> JSON:
 
 
 def unpin(call: MethodCall) -> JSON:
-    """Take a pin away."""
     channel = call.joined_channel()
     if channel.pins.pop(_pinned(call).message(channel, "timestamp").ts, None) is None:
         raise ApiError("no_pin")
@@ -43,7 +41,6 @@ def list_pins(call: MethodCall) -> JSON:
 
 
 def add_bookmark(call: MethodCall) -> JSON:
-    """Put a link above a channel."""
     channel = call.joined_channel("channel_id")
     if call.text("type") != "link":
         raise ApiError("invalid_bookmark_type")
@@ -59,19 +56,16 @@ def add_bookmark(call: MethodCall) -> JSON:
 
 
 def edit_bookmark(call: MethodCall) -> JSON:
-    """Change a bookmark's title, link or emoji."""
     return _written(call, _bookmark(call, call.joined_channel("channel_id")))
 
 
 def remove_bookmark(call: MethodCall) -> JSON:
-    """Take a bookmark away."""
     channel = call.joined_channel("channel_id")
     del channel.bookmarks[_bookmark(call, channel)["id"]]
     return {}
 
 
 def list_bookmarks(call: MethodCall) -> JSON:
-    """Return a channel's bookmarks."""
     return {"bookmarks": list(call.joined_channel("channel_id").bookmarks.values())}
 
 

@@ -11,7 +11,6 @@ MOST = 23
 
 
 def add(call: MethodCall) -> JSON:
-    """Add the bot's reaction."""
     message = _item(call)
     name = _name(call)
     if name not in message.reactions and len(message.reactions) >= MOST:
@@ -22,7 +21,6 @@ def add(call: MethodCall) -> JSON:
 
 
 def remove(call: MethodCall) -> JSON:
-    """Remove the bot's reaction."""
     message = _item(call)
     if not call.workspace.unreact(message, call.workspace.bot.id, _name(call)):
         raise ApiError("no_reaction")
@@ -30,7 +28,6 @@ def remove(call: MethodCall) -> JSON:
 
 
 def get(call: MethodCall) -> JSON:
-    """Return the message with its reactions."""
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
     channel = call.channel()

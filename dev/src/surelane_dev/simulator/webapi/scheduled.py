@@ -18,7 +18,6 @@ TOO_LATE = 60
 
 
 def schedule(call: MethodCall) -> JSON:
-    """Post as the bot at a later time."""
     workspace, channel = call.workspace, call.joined_channel()
     content, thread_ts = content_of(call), thread_of(call, channel)
     post_at = _moment(call, channel)

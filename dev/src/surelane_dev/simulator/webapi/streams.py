@@ -48,7 +48,6 @@ def start(call: MethodCall) -> JSON:
 
 
 def append(call: MethodCall) -> JSON:
-    """Append to a running stream."""
     message = _running(call)
     chunks = _chunks(call, message.text, message.blocks)
     if not chunks:

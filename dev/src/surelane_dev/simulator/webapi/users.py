@@ -32,7 +32,6 @@ def api_test(call: MethodCall) -> JSON:
 
 
 def info(call: MethodCall) -> JSON:
-    """Return a user."""
     found = call.workspace.member(call.text("user"))
     if found is None:
         raise ApiError("user_not_found")
@@ -40,7 +39,6 @@ def info(call: MethodCall) -> JSON:
 
 
 def lookup_by_email(call: MethodCall) -> JSON:
-    """Return the person with an e-mail address."""
     address = call.text("email").lower()
     for user in call.workspace.people():
         shape = user_json(call.workspace, user)
@@ -65,7 +63,6 @@ def bot_info(call: MethodCall) -> JSON:
 
 
 def list_users(call: MethodCall) -> JSON:
-    """Return all users."""
     page, cursor = page_of(list(call.workspace.users.values()), call, default=1000, key="user")
     return {
         "members": [user_json(call.workspace, user) for user in page],
@@ -75,7 +72,6 @@ def list_users(call: MethodCall) -> JSON:
 
 
 def members(call: MethodCall) -> JSON:
-    """Return the ids of a channel's members."""
     found = sorted(call.channel().members)
     page, cursor = page_of(found, call, default=DEFAULT_LIMIT, key="user")
     return {"members": page, "response_metadata": {"next_cursor": cursor}}
@@ -112,13 +108,11 @@ def profile(call: MethodCall) -> JSON:
 
 
 def groups(call: MethodCall) -> JSON:
-    """Return the user groups."""
     listed = call.flag("include_users")
     return {"usergroups": [_group(call, each, users=listed) for each in call.workspace.groups.values()]}
 
 
 def users_of_group(call: MethodCall) -> JSON:
-    """Return the ids of a user group's members."""
     group = call.workspace.groups.get(call.text("usergroup"))
     if group is None:
         raise ApiError("no_such_subteam")

@@ -45,7 +45,6 @@ def push_view(call: MethodCall) -> JSON:
 
 
 def update_view(call: MethodCall) -> JSON:
-    """Replace the content of an open view."""
     view_id, external_id = call.text("view_id"), call.text("external_id")
     if not (view_id or external_id):
         raise invalid_arguments("missing required field: view_id or external_id")

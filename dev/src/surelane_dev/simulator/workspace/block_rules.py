@@ -70,7 +70,6 @@ def string(most: int | None = None, least: int = 1, values: Sequence[str] = ()) 
 
 
 def text(most: int = 3000, kinds: Sequence[str] = PLAIN) -> Rule:
-    """Return the rule for a text object."""
 
     def check(value: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
         if not isinstance(value, dict):
@@ -88,7 +87,6 @@ def text(most: int = 3000, kinds: Sequence[str] = PLAIN) -> Rule:
 
 
 def whole(least: int = 0, most: int | None = None) -> Rule:
-    """Return the rule for a whole number."""
 
     def check(value: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
         if not isinstance(value, int) or isinstance(value, bool):
@@ -102,7 +100,6 @@ def whole(least: int = 0, most: int | None = None) -> Rule:
 
 
 def array(of: Rule, most: int | None = None, least: int = 1) -> Rule:
-    """Return the rule for a list."""
 
     def check(value: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
         if not isinstance(value, list):
@@ -120,7 +117,6 @@ def array(of: Rule, most: int | None = None, least: int = 1) -> Rule:
 
 
 def flag(value: Any, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
-    """Check a truth value."""
     if not isinstance(value, bool):
         yield said("must provide a boolean", at)
 

@@ -102,7 +102,6 @@ class Channel:
 
     @property
     def is_im(self) -> bool:
-        """Whether these are direct messages."""
         return self.peer is not None
 
     def thread(self, ts: str) -> list[Message]:
@@ -176,5 +175,4 @@ Change = Posted | Edited | Streamed | Deleted | Reacted | StatusSet | Joined
 
 
 def by_id(items: Iterable[User]) -> dict[str, User]:
-    """Return users by their ids, in the given order."""
     return {item.id: item for item in items}

@@ -51,7 +51,6 @@ def present(fields: JSON) -> JSON:
 
 
 def reactions_json(message: Message) -> list[JSON]:
-    """Return the reactions to a message as JSON."""
     return [{"name": name, "users": users, "count": len(users)} for name, users in message.reactions.items()]
 
 
@@ -85,7 +84,6 @@ def _thread_fields(workspace: Workspace, message: Message) -> JSON:
 
 
 def channel_json(workspace: Workspace, channel: Channel) -> JSON:
-    """Return a channel or direct messages as JSON."""
     shared: JSON = {"id": channel.id, "created": 1700000000, "is_archived": False, "is_im": channel.is_im}
     shared |= {"is_org_shared": False, "context_team_id": workspace.team_id, "updated": 1700000000000}
     if channel.is_im:
@@ -112,7 +110,6 @@ def channel_json(workspace: Workspace, channel: Channel) -> JSON:
 
 
 def user_json(workspace: Workspace, user: User) -> JSON:
-    """Return a user with a profile as JSON."""
     profile: dict[str, Any] = {
         "real_name": user.real_name,
         "display_name": user.name,
