@@ -54,14 +54,10 @@ class Postgres:
 async def embedded(
     directory: Path, *, on_line: OnLine, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Postgres]:
-    """Run a server on ``directory`` for the length of the block.
+    """Run a server for the length of the block. Stop a server whose owner was killed first.
 
-    Make the directory if it is missing, and keep its data. Stop a server whose owner was killed first.
-
-    Args:
-        directory: the parent of the data directories, one per major version of PostgreSQL.
-        on_line: receives the server's log.
-        settings: further settings of ``postgresql.conf``; they override ours.
+    ``directory``: the parent of the data directories, one per major version of PostgreSQL. ``on_line`` gets the log.
+    ``settings`` of ``postgresql.conf`` override ours.
 
     Raises:
         PostgresError: another process uses the directory, or the server does not start.
@@ -119,9 +115,8 @@ async def _running(
     try:
         yield child
     finally:
-        await child.stop(
-            signal.SIGINT, STOP_WITHIN
-        )  # "fast" shutdown: ends the sessions and writes a checkpoint
+        # "fast" shutdown: ends the sessions and writes a checkpoint
+        await child.stop(signal.SIGINT, STOP_WITHIN)
 
 
 async def _accepting(server: ChildProcess, data: Path) -> None:

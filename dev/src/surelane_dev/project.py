@@ -60,11 +60,10 @@ def find_project(start: Path) -> Project:
     for directory in (start, *start.parents):
         path = directory / "pyproject.toml"
         if path.is_file() and (table := _table(path)) is not None:
-            if unknown := table.keys() - {"handlers", "manifest", "model"}:
-                raise SettingsError(
-                    f"{path}: [tool.surelane] knows handlers, manifest and model, not {min(unknown)}"
-                )
             names = ("handlers", "manifest", "model")
+            if unknown := table.keys() - set(names):
+                known = "knows handlers, manifest and model"
+                raise SettingsError(f"{path}: [tool.surelane] {known}, not {min(unknown)}")
             handlers, manifest, model = (_text(path, table, name) for name in names)
             return Project(directory, handlers, directory / manifest if manifest else None, model)
     return Project(start)

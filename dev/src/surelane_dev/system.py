@@ -135,17 +135,10 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
     drain, front, news = settings.drain_timeout.total_seconds() + GRACE, Front(), asyncio.Event()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(front.serving(settings.host, ports["worker_private"]))
-        kept = {
-            name: Supervisor(
-                name,
-                before(name),
-                GRACE if name == "simulator" else drain,
-                output,
-                news,
-                front if name == "worker" else None,
-            )
-            for name in MODULES
-        }
+        kept: dict[str, Supervisor] = {}
+        for name in MODULES:
+            within, port = GRACE if name == "simulator" else drain, front if name == "worker" else None
+            kept[name] = Supervisor(name, before(name), within, output, news, port)
         for each in kept.values():
             stack.push_async_callback(each.stop)
             await each.prepare()
@@ -176,9 +169,8 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
             while True:
                 for each in kept.values():
                     await each.settled.wait()
-                missing = {
-                    name: each.problem for name, each in kept.items() if each.problem and not each.runs
-                }
+                lacking = [each for each in kept.values() if each.problem and not each.runs]
+                missing = {each.name: each.problem or "" for each in lacking}
                 if missing != shown:
                     output.say(*where_to_look(settings, project, ports, databases, missing))
                 shown = missing
@@ -197,10 +189,7 @@ def _free(settings: DevSettings) -> int:
 
 @contextmanager
 def _for_the_command(settings: DevSettings, project: Project, databases: Databases) -> Iterator[None]:
-    """Tell the command ``surelane``, for the length of the block, where the embedded database is.
-
-    It gets the event types of the manifest, too.
-    """
+    """Tell the command ``surelane`` in the block where the embedded database is, and the manifest's event types."""
     if settings.database_url is not None:
         yield
         return
@@ -243,13 +232,9 @@ async def _database(
 async def _migrate(uri: str, output: Output, *, again: bool) -> None:
     """Bring the schema up, in this process: an interpreter of its own would take half a second more.
 
-    Show the list of scripts only if one failed.
-
-    Raises:
-        DevError: the migrations failed.
+    Show the list of scripts only if one failed, which raises DevError.
     """
-    lines: list[str] = []
-    say = output.of("migrate")
+    lines, say = list[str](), output.of("migrate")
     try:
         locks = load_lock_settings()
         migration = Migration(discover(PACKAGED), locks=locks, again=again, report=lines.append)
