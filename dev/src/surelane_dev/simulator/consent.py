@@ -8,7 +8,6 @@ from aiohttp import web
 from surelane_dev.simulator.control.acts import SIMULATOR
 from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.workspace.workspace import Workspace
 from surelane_service.service_settings import DEMO_CLIENT_ID
 
 PATH = "/oauth/v2/authorize"
@@ -62,12 +61,13 @@ async def decide(request: web.Request) -> web.Response:
     state = request.query.get("state", "")
     if given.get("decision") != "approve":
         raise _back(asked, error="access_denied", state=state)
-    found = _chosen(simulator, str(given.get("team", "")))
-    if found is None:
+    chosen = str(given.get("team", ""))
+    workspace = simulator.installs.named(chosen)
+    if workspace is None:
         return web.Response(status=400, text="there is no such workspace")
-    workspace, wide = found
     person = workspace.user(str(given.get("user", "")))
-    code = simulator.installs.approve(asked, workspace, wide=wide, user=None if person is None else person.id)
+    user, wide = None if person is None else person.id, chosen == workspace.enterprise_id
+    code = simulator.installs.approve(asked, workspace, wide=wide, user=user)
     raise _back(asked, code=code, state=state)
 
 
@@ -101,13 +101,6 @@ def _people(simulator: Simulator) -> str:
     named = {person.name for each in simulator.installs.workspaces.values() for person in each.people()}
     options = "".join(f"<option>{escape(name)}</option>" for name in sorted(named))
     return f'<p><label>As <select name="user"><option value="">…</option>{options}</select></label></p>\n'
-
-
-def _chosen(simulator: Simulator, chosen: str) -> tuple[Workspace, bool] | None:
-    for workspace in simulator.installs.workspaces.values():
-        if chosen in (workspace.team_id, workspace.enterprise_id):
-            return workspace, chosen == workspace.enterprise_id
-    return None
 
 
 ROUTES = [web.get(PATH, show), web.post(PATH, decide)]

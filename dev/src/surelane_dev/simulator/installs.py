@@ -96,6 +96,11 @@ class Installs:
         self.refreshes: dict[str, Grant] = {}
         """What was granted, by the tokens that refresh it."""
 
+    def named(self, identity: str) -> Workspace | None:
+        """Return a workspace by its id, or the first one of an organization."""
+        workspaces = self.workspaces.values()
+        return next((each for each in workspaces if identity in (each.team_id, each.enterprise_id)), None)
+
     def approve(
         self, asked: AuthorizeRequest, workspace: Workspace, *, wide: bool, user: str | None = None
     ) -> str:

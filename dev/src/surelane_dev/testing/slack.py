@@ -46,6 +46,10 @@ class Sent:
         return in_place or (self.channel.is_im and not message.is_reply)
 
 
+On = Sent | Message | None
+"""A message, or what led to one."""
+
+
 class Slack:
     """The simulated Slack. Users and channels go by their names.
 
@@ -66,13 +70,7 @@ class Slack:
         self._stories = stories
 
     async def mention(
-        self,
-        text: str,
-        *,
-        channel: str = "general",
-        user: str = "ada",
-        thread: Sent | Message | None = None,
-        **form: str | bool,
+        self, text: str, *, channel: str = "general", user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Mention the bot in a channel, or in the thread of an earlier message.
 
@@ -82,19 +80,13 @@ class Slack:
         return await self._say(text, thread, channel=channel, user=user, mention=True, **form)
 
     async def message(
-        self,
-        text: str,
-        *,
-        channel: str = "general",
-        user: str = "ada",
-        thread: Sent | Message | None = None,
-        **form: str | bool,
+        self, text: str, *, channel: str = "general", user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Write in a channel without mentioning the bot. ``form``: as of :meth:`mention`."""
         return await self._say(text, thread, channel=channel, user=user, **form)
 
     async def direct_message(
-        self, text: str, *, user: str = "ada", thread: Sent | Message | None = None, **form: str | bool
+        self, text: str, *, user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Write to the bot in direct messages. ``form``: as of :meth:`mention`."""
         place = self.simulator.workspace.direct_messages(self._user(user)).id
@@ -138,9 +130,7 @@ class Slack:
             body["value"] = value
         return await self._act(f"a click on {action}", "/control/actions", body, room)
 
-    async def type(
-        self, query: str, action_id: str, *, on: Sent | Message | None = None, user: str = "ada"
-    ) -> list[JSON]:
+    async def type(self, query: str, action_id: str, *, on: On = None, user: str = "ada") -> list[JSON]:
         """Type into a menu that asks the bot for its options. Return what the bot offers; it can be chosen then.
 
         Args:
@@ -216,9 +206,7 @@ class Slack:
         path = f"/control/functions/{started.answer['execution']}"
         return replace(started, answer=await self._client.request("GET", path))
 
-    async def shortcut(
-        self, callback_id: str, *, on: Sent | Message | None = None, user: str = "ada"
-    ) -> Sent:
+    async def shortcut(self, callback_id: str, *, on: On = None, user: str = "ada") -> Sent:
         """Use a shortcut: of a message if one is given, otherwise a global one."""
         body, place = {"callback_id": callback_id, "user": user}, self._channel("general")
         if on is not None:
@@ -257,7 +245,7 @@ class Slack:
             raise AssertionError("\n".join([f"{user} has no Home tab", *map(str, self._stories())]))
         return shown.content
 
-    async def _say(self, text: str, thread: Sent | Message | None, **how: str | bool) -> Sent:
+    async def _say(self, text: str, thread: On, **how: str | bool) -> Sent:
         root = None if thread is None else _message(thread).thread_ts or _message(thread).ts
         said = await self._client.say(text, thread_ts=root, wait=True, **how)
         await self._idle()

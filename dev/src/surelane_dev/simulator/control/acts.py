@@ -44,10 +44,9 @@ class Act(Generic[Body]):
         """
         default = self.request.query.get("team", self.simulator.workspace.team_id)
         team = self.request.match_info.get("team", default)
-        for workspace in self.simulator.installs.workspaces.values():
-            if team in (workspace.team_id, workspace.enterprise_id):
-                return workspace
-        raise BadRequestError(f"there is no workspace {team}")
+        if (workspace := self.simulator.installs.named(team)) is None:
+            raise BadRequestError(f"there is no workspace {team}")
+        return workspace
 
     @property
     def channel(self) -> Channel:

@@ -129,15 +129,12 @@ def _user(call: MethodCall) -> User:
 
 
 def _group(call: MethodCall, group: Group, *, users: bool) -> JSON:
-    shape = {
+    shape: JSON = {
         "id": group.id,
         "team_id": call.workspace.team_id,
-        "is_usergroup": True,
-        "is_external": False,
         "name": group.name,
         "handle": group.handle,
-        "description": "",
-        "date_delete": 0,
-        "user_count": len(group.users),
     }
+    shape |= {"is_usergroup": True, "is_external": False, "description": "", "date_delete": 0}
+    shape["user_count"] = len(group.users)
     return shape | ({"users": list(group.users)} if users else {})

@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import json
 import random
-import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import Context as Variables
@@ -33,7 +32,7 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
-from surelane_worker import Call, Context, Given, Handlers, assembly
+from surelane_worker import Handlers, assembly
 from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.duties import Duty, beside
 from surelane_worker.handling.outcomes import Pause, duration
@@ -204,7 +203,6 @@ class VirtualFleet:
         self.handlers, self._settings = handlers, settings
         """``handlers``: what workers are started with by default."""
         self._crashes = Crashes(self._crash)
-        self._tracebacks: dict[int, str] = {}
         self._names = 0
         self._kills: list[asyncio.Task[None]] = []
         self.writer: Writer
@@ -219,7 +217,7 @@ class VirtualFleet:
         self._names += 1
         given = _settings(frozenset({**SETTINGS, **self._settings, **settings}.items()))
         around = Handlers()
-        around.middleware(self._observe)
+        around.middleware(self._crashes.around)
         around.include(with_answers(self.handlers if handlers is None else handlers, given))
         member = FleetWorker(Host(f"worker-{self._names}"))
         variables = copy_context()
@@ -338,7 +336,7 @@ class VirtualFleet:
                 if each.task.done():
                     each.task.result()
             if self.now > ends:
-                told = await stories(cast("Any", self), self._tracebacks)
+                told = await stories(cast("Any", self), self._crashes.tracebacks)
                 raise AssertionError("\n".join([f"not so within {within}", *map(str, told)]))
             self.database.worked.clear()
             with suppress(TimeoutError):
@@ -373,17 +371,6 @@ class VirtualFleet:
             self.start()
 
         self._kills.append(self.loop.create_task(begin_anew(), context=Variables()))
-
-    async def _observe(self, given: Given, context: Context, call: Call) -> object:
-        await self._crashes.reach("start")
-        try:
-            result = await call(given, context)
-        except Exception:
-            text = traceback.format_exc()
-            self._tracebacks |= {event.id: text for event in (given if isinstance(given, list) else [given])}
-            raise
-        await self._crashes.reach("end")
-        return result
 
 
 @asynccontextmanager
