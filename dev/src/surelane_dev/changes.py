@@ -59,11 +59,8 @@ def _changes(*folders: Path, **more: Any) -> AsyncIterator[set[tuple[Change, str
 
 def _folders(root: Path) -> list[Path]:
     """Return the folders that may have code. One with a ``pyvenv.cfg`` is an environment."""
-    return sorted(
-        path
-        for path in root.iterdir()
-        if path.is_dir() and path.name not in IGNORED and not (path / "pyvenv.cfg").exists()
-    )
+    found = (path for path in root.iterdir() if path.is_dir() and path.name not in IGNORED)
+    return sorted(path for path in found if not (path / "pyvenv.cfg").exists())
 
 
 def _below(path: str, root: Path) -> str:

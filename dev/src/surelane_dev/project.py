@@ -28,12 +28,8 @@ class Project:
     @property
     def settings(self) -> dict[str, str]:
         """The variables that name them. Those of the environment win over the project's."""
-        manifest = str(self.manifest) if self.manifest else None
-        given = {
-            "SURELANE_HANDLERS": self.handlers,
-            "SURELANE_SIMULATOR_MANIFEST": manifest,
-            "SURELANE_MODEL": self.model,
-        }
+        given = {"SURELANE_HANDLERS": self.handlers, "SURELANE_MODEL": self.model}
+        given["SURELANE_SIMULATOR_MANIFEST"] = str(self.manifest) if self.manifest else None
         return {name: found for name, value in given.items() if (found := os.environ.get(name) or value)}
 
     @property

@@ -42,13 +42,9 @@ async def show(request: web.Request) -> web.Response:
         for value, name in choices.items()
     ]
     scopes = escape(", ".join(filter(None, (asked.scopes, asked.user_scopes))).replace(",", ", "))
-    page = _PAGE.format(
-        people=_people(request.app[SIMULATOR]) if asked.user_scopes else "",
-        scopes=scopes,
-        path=PATH,
-        query=escape(request.query_string),
-        choices="\n".join(lines),
-    )
+    people = _people(request.app[SIMULATOR]) if asked.user_scopes else ""
+    query, choice = escape(request.query_string), "\n".join(lines)
+    page = _PAGE.format(people=people, scopes=scopes, path=PATH, query=query, choices=choice)
     return web.Response(text=page, content_type="text/html")
 
 

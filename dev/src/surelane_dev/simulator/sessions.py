@@ -34,9 +34,8 @@ class AgentSessions:
         self, channel: str, thread_ts: str, status: SessionStatus, title: str = ""
     ) -> AgentSession:
         """Set a session's status. Begin it, with this title, if there is none."""
-        session = self._sessions.setdefault(
-            (channel, thread_ts), AgentSession(channel, thread_ts, status, title)
-        )
+        new = AgentSession(channel, thread_ts, status, title)
+        session = self._sessions.setdefault((channel, thread_ts), new)
         session.status = status
         self.changed()
         return session

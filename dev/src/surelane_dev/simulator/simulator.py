@@ -46,19 +46,14 @@ class Simulator:
         self.offered, self.sockets = Offered(), AppConnections(settings.timeout)
         self.sockets.changed = lambda: feed.publish("sockets", {"sockets": self.sockets.json()})
         self.faults = Faults(lambda: feed.publish("faults", {"faults": self.faults_json()}))
-        slack = SlackState(
-            *(self.workspace, self.interactions, self.manifest, self.subscriptions),
-            installs=self.installs,
-            sockets=self.sockets,
-        )
+        known = (self.workspace, self.interactions, self.manifest, self.subscriptions)
+        slack = SlackState(*known, installs=self.installs, sockets=self.sockets)
         self.sessions, self.files = slack.sessions, slack.files
         self.scheduled, self.executions = slack.scheduled, slack.executions
         self.sessions.changed = lambda: feed.publish("sessions", {"sessions": self.sessions.json()})
         scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
         self.rate_limits = RateLimits(settings.tiers)
-        self.api = WebApi(
-            slack, self.faults, scopes, self.rate_limits, lambda call: self.feed.publish("call", call)
-        )
+        self.api = WebApi(slack, self.faults, scopes, self.rate_limits, partial(feed.publish, "call"))
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)

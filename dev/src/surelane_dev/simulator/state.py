@@ -18,11 +18,7 @@ from surelane_dev.simulator.workspace.model import JSON
 
 TEXTS = frozenset({"plain_text_input", "email_text_input", "url_text_input", "number_input"})
 OF_TEXT = {"datepicker": "selected_date", "timepicker": "selected_time"}
-OF_ID = {
-    "users_select": "selected_user",
-    "channels_select": "selected_channel",
-    "conversations_select": "selected_conversation",
-}
+OF_ID = {f"{name}s_select": f"selected_{name}" for name in ("user", "channel", "conversation")}
 OF_IDS = {f"multi_{kind}": f"{name}s" for kind, name in OF_ID.items()}
 OF_OPTION = frozenset({"static_select", "external_select", "radio_buttons", "overflow"})
 OF_OPTIONS = frozenset({"multi_static_select", "multi_external_select", "checkboxes"})

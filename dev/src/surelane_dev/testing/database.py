@@ -20,13 +20,7 @@ from surelane_migrations.runner import Migration
 SERVER = "SURELANE_TEST_DATABASE_URL"
 """Names a server to use in place of the embedded one, as a superuser."""
 
-UNSAFE = {
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
-    "autovacuum": "off",
-    "jit": "off",
-}
+UNSAFE = dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit"), "off")
 """A test's data need not survive a crash of the server."""
 
 MEMORY = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it

@@ -29,23 +29,14 @@ async def state(act: Act[None]) -> JSON:
     """Answer the state that a page starts with."""
     simulator, workspace = act.simulator, act.workspace
     deliveries = islice(reversed(simulator.sender.deliveries.values()), SHOWN)
+    everywhere, channels = (workspace, *workspace.partners.values()), workspace.channels.values()
+    messages = (each for channel in channels for each in deque(channel.messages.values(), maxlen=SHOWN))
     return {
         "team": {"id": workspace.team_id, "name": workspace.name, "app_id": workspace.app_id},
         "bot": user_json(workspace, workspace.bot),
-        "users": [
-            user_json(each, user)
-            for each in (workspace, *workspace.partners.values())
-            for user in each.users.values()
-        ],
-        "channels": [
-            channel_json(workspace, channel) | {"members": sorted(channel.members)}
-            for channel in workspace.channels.values()
-        ],
-        "messages": [
-            simulator.message(workspace, message)
-            for channel in workspace.channels.values()
-            for message in deque(channel.messages.values(), maxlen=SHOWN)
-        ],
+        "users": [user_json(each, user) for each in everywhere for user in each.users.values()],
+        "channels": [channel_json(workspace, each) | {"members": sorted(each.members)} for each in channels],
+        "messages": [simulator.message(workspace, message) for message in messages],
         "statuses": workspace.statuses(),
         "sessions": simulator.sessions.json(),
         "views": [simulator.views_json(user.id) for user in workspace.people()],

@@ -97,13 +97,11 @@ def _address(envelope: JSON) -> str:
 def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str], team_id: str) -> Delivery:
     """Return the delivery of a slash command or an interaction. It has no event id, but mostly a trigger id."""
     key = hashlib.sha256(trigger_id.encode()).hexdigest() if trigger_id else None
-    return Delivery(
-        id=f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
-        kind=kind,
-        content_type="application/x-www-form-urlencoded",
-        body=urlencode(form).encode(),
-        team_id=team_id,
+    identity, sort = (
+        f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
+        "application/x-www-form-urlencoded",
     )
+    return Delivery(identity, kind, sort, urlencode(form).encode(), team_id=team_id)
 
 
 def delivery_json(delivery: Delivery) -> JSON:

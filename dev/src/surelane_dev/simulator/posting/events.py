@@ -55,13 +55,8 @@ def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
     Of a shared channel it names the author's workspace, too. ``wide``: the organization has installed the app.
     """
     channel = workspace.channels.get(inner.get("channel") or inner.get("item", {}).get("channel"))
-    authorization = {
-        "enterprise_id": workspace.enterprise_id,
-        "team_id": workspace.team_id,
-        "user_id": workspace.bot.id,
-        "is_bot": True,
-        "is_enterprise_install": wide,
-    }
+    authorization: JSON = {"enterprise_id": workspace.enterprise_id, "team_id": workspace.team_id}
+    authorization |= {"user_id": workspace.bot.id, "is_bot": True, "is_enterprise_install": wide}
     return {
         "token": "simulated-verification-token",
         "team_id": inner.get("user_team") or workspace.team_id,

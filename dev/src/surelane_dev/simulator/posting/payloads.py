@@ -32,10 +32,8 @@ class Payloads:
         form |= {"channel_id": channel.id, "channel_name": _name(channel)}
         form |= {"user_id": user.id, "user_name": user.name, "command": command, "text": text}
         form |= {"api_app_id": here.app_id, "is_enterprise_install": str(wide).lower()}
-        return form | {
-            "response_url": self._response_url(channel.id),
-            "trigger_id": self._trigger(channel.id),
-        }
+        form["response_url"] = self._response_url(channel.id)
+        return form | {"trigger_id": self._trigger(channel.id)}
 
     def shortcut(self, callback_id: str) -> JSON:
         """Return the payload of a global shortcut. It has no channel, and so no ``response_url``."""
@@ -44,17 +42,15 @@ class Payloads:
     def message_action(self, callback_id: str, message: Message) -> JSON:
         """Return the payload of a message's shortcut."""
         channel = self.workspace.channels[message.channel]
-        return (
-            self._payload("message_action")
-            | self._called(callback_id)
-            | {
-                "trigger_id": self._trigger(channel.id),
-                "response_url": self._response_url(channel.id, message.ts),
-                "channel": {"id": channel.id, "name": _name(channel)},
-                "message_ts": message.ts,
-                "message": message_json(self.workspace, message),
-            }
-        )
+        return {
+            **self._payload("message_action"),
+            **self._called(callback_id),
+            "trigger_id": self._trigger(channel.id),
+            "response_url": self._response_url(channel.id, message.ts),
+            "channel": {"id": channel.id, "name": _name(channel)},
+            "message_ts": message.ts,
+            "message": message_json(self.workspace, message),
+        }
 
     def action(self, place: Message | View, action: JSON, state: JSON | None = None) -> JSON:
         """Return the payload for a used button or menu of a message, a modal or the *Home* tab."""

@@ -39,20 +39,17 @@ class Post:
         at, started = time.time(), time.monotonic()
         status, problem, no_retry, answer = None, None, False, b""
         try:
-            async with self._session.post(
-                self._ingest_url + PATH,
-                data=delivery.body,
-                headers=headers,
-                max_redirects=MOST_REDIRECTS,
-            ) as response:
+            sending = self._session.post(
+                self._ingest_url + PATH, data=delivery.body, headers=headers, max_redirects=MOST_REDIRECTS
+            )
+            async with sending as response:
                 status, answer = response.status, await response.read()
                 problem = None if status // 100 == 2 else "http_error"
                 no_retry = status != 200 and response.headers.get("X-Slack-No-Retry") == "1"
         except Exception as error:  # noqa: BLE001 - Slack has a word for every failure, "unknown_error" being the last
             problem = _reason(error)
-        return DeliveryAttempt(
-            at, time.monotonic() - started, retry_num, retry_reason, status, problem, no_retry, answer
-        )
+        took = time.monotonic() - started
+        return DeliveryAttempt(at, took, retry_num, retry_reason, status, problem, no_retry, answer)
 
     def _headers(self, delivery: Delivery, retry_num: int, retry_reason: str | None) -> dict[str, str]:
         headers = {"Content-Type": delivery.content_type, "User-Agent": USER_AGENT, "Accept": "*/*"}

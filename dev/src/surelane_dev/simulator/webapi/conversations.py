@@ -36,11 +36,8 @@ def history(call: MethodCall) -> JSON:
     within = _range(call)
     shown = [m for m in public if within(m.ts)]
     page, cursor = page_of(shown[::-1], call, default=DEFAULT_LIMIT, key="next_ts")
-    return _messages(call, page, cursor) | {
-        "pin_count": 0,
-        "channel_actions_ts": None,
-        "channel_actions_count": 0,
-    }
+    counts = {"pin_count": 0, "channel_actions_ts": None, "channel_actions_count": 0}
+    return _messages(call, page, cursor) | counts
 
 
 def info(call: MethodCall) -> JSON:
@@ -59,10 +56,8 @@ def channels_of(call: MethodCall) -> list[Channel]:
 def list_channels(call: MethodCall) -> JSON:
     """Return the channels of the given ``types``, by default the public ones."""
     page, cursor = page_of(channels_of(call), call, default=DEFAULT_LIMIT, key="channel")
-    return {
-        "channels": [channel_json(call.workspace, channel) for channel in page],
-        "response_metadata": {"next_cursor": cursor},
-    }
+    shown = [channel_json(call.workspace, channel) for channel in page]
+    return {"channels": shown, "response_metadata": {"next_cursor": cursor}}
 
 
 def open_conversation(call: MethodCall) -> JSON:
@@ -100,10 +95,8 @@ def _direct(call: MethodCall) -> Channel:
 
 def _messages(call: MethodCall, page: list[Message], cursor: str) -> JSON:
     metadata = call.flag("include_all_metadata")
-    answer: JSON = {
-        "messages": [message_json(call.workspace, message, metadata=metadata) for message in page],
-        "has_more": bool(cursor),
-    }
+    shown = [message_json(call.workspace, message, metadata=metadata) for message in page]
+    answer: JSON = {"messages": shown, "has_more": bool(cursor)}
     return answer | ({"response_metadata": {"next_cursor": cursor}} if cursor else {})
 
 

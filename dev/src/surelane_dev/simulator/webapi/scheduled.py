@@ -24,13 +24,8 @@ def schedule(call: MethodCall) -> JSON:
     post = partial(workspace.post, channel, workspace.bot.id, **content, by_app=True, thread_ts=thread_ts)
     later = Later(new_id("Q"), workspace, channel, post_at, int(workspace.now()), content["text"], post)
     call.slack.scheduled.add(later)
-    shape = {
-        "type": "delayed_message",
-        "subtype": "bot_message",
-        "bot_id": workspace.bot_id,
-        "text": later.text,
-        "blocks": content["blocks"],
-    }
+    shape = {"type": "delayed_message", "subtype": "bot_message", "bot_id": workspace.bot_id}
+    shape |= {"text": later.text, "blocks": content["blocks"]}
     return {"channel": channel.id, "scheduled_message_id": later.id, "post_at": post_at, "message": shape}
 
 
@@ -62,16 +57,12 @@ def delete_scheduled(call: MethodCall) -> JSON:
 def list_scheduled(call: MethodCall) -> JSON:
     """Return the scheduled messages of the workspace, or of one of its channels."""
     only = call.channel() if call.text("channel") else None
+    here = [each for each in call.slack.scheduled.messages.values() if each.workspace is call.workspace]
     found = [
-        {
-            "id": each.id,
-            "channel_id": each.channel.id,
-            "post_at": each.post_at,
-            "date_created": each.created,
-            "text": each.text,
-        }
-        for each in call.slack.scheduled.messages.values()
-        if each.workspace is call.workspace and only in (None, each.channel)
+        {"id": each.id, "channel_id": each.channel.id, "post_at": each.post_at, "text": each.text}
+        | {"date_created": each.created}
+        for each in here
+        if only in (None, each.channel)
     ]
     page, cursor = page_of(found, call, default=100, key="scheduled")
     return {"scheduled_messages": page, "response_metadata": {"next_cursor": cursor}}

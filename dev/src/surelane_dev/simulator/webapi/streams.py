@@ -114,9 +114,8 @@ def _chunks(call: MethodCall, said: str = "", shown: Sequence[JSON] = ()) -> lis
 
 
 def _check_size(said: str, shown: Sequence[JSON], chunks: list[JSON]) -> None:
-    tasks = {
-        task["id"]: task for task in (*shown, *(each for each in chunks if each["type"] == "task_update"))
-    }
+    updates = (each for each in chunks if each["type"] == "task_update")
+    tasks = {task["id"]: task for task in (*shown, *updates)}
     text = said + "".join(str(each["text"]) for each in chunks if each["type"] == "markdown_text")
     parts = [text, *(str(task.get("title", "")) for task in tasks.values())]
     parts += [str(task.get(name) or "") * 2 for task in tasks.values() for name in ("details", "output")]

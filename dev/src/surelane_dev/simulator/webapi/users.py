@@ -64,11 +64,8 @@ def bot_info(call: MethodCall) -> JSON:
 
 def list_users(call: MethodCall) -> JSON:
     page, cursor = page_of(list(call.workspace.users.values()), call, default=1000, key="user")
-    return {
-        "members": [user_json(call.workspace, user) for user in page],
-        "cache_ts": int(time.time()),
-        "response_metadata": {"next_cursor": cursor},
-    }
+    shown = [user_json(call.workspace, user) for user in page]
+    return {"members": shown, "cache_ts": int(time.time()), "response_metadata": {"next_cursor": cursor}}
 
 
 def members(call: MethodCall) -> JSON:
@@ -129,12 +126,7 @@ def _user(call: MethodCall) -> User:
 
 
 def _group(call: MethodCall, group: Group, *, users: bool) -> JSON:
-    shape: JSON = {
-        "id": group.id,
-        "team_id": call.workspace.team_id,
-        "name": group.name,
-        "handle": group.handle,
-    }
+    shape: JSON = {"id": group.id, "team_id": call.workspace.team_id, "name": group.name}
     shape |= {"is_usergroup": True, "is_external": False, "description": "", "date_delete": 0}
-    shape["user_count"] = len(group.users)
+    shape |= {"handle": group.handle, "user_count": len(group.users)}
     return shape | ({"users": list(group.users)} if users else {})

@@ -7,16 +7,8 @@ from surelane_dev.simulator.webapi.view_content import checked, placed
 from surelane_dev.simulator.workspace.dialogs import Dialog, dialog_problems
 from surelane_dev.simulator.workspace.model import JSON
 
-TRIGGER_ERRORS = {
-    "unknown": "invalid_trigger_id",
-    "expired": "expired_trigger_id",
-    "used": "exchanged_trigger_id",
-}
-DIALOG_TRIGGER_ERRORS = {
-    "unknown": "invalid_trigger",
-    "expired": "trigger_expired",
-    "used": "trigger_exchanged",
-}
+TRIGGER_ERRORS = {"unknown": "invalid", "expired": "expired", "used": "exchanged"}
+DIALOG_ERRORS = {"unknown": "invalid_trigger", "expired": "trigger_expired", "used": "trigger_exchanged"}
 
 
 def open_view(call: MethodCall) -> JSON:
@@ -90,7 +82,7 @@ def _user_of_trigger(call: MethodCall) -> str:
     if state == "valid":
         call.slack.interactions.use_trigger(call.text("trigger_id"))
     else:
-        raise ApiError(TRIGGER_ERRORS[state])
+        raise ApiError(f"{TRIGGER_ERRORS[state]}_trigger_id")
     return user
 
 
@@ -119,7 +111,7 @@ def open_dialog(call: MethodCall) -> JSON:
     if state == "valid" and not call.workspace.member(user):
         state = "unknown"
     if state != "valid":
-        raise ApiError(DIALOG_TRIGGER_ERRORS[state])
+        raise ApiError(DIALOG_ERRORS[state])
     call.slack.interactions.use_trigger(trigger)
     channel = call.slack.interactions.place_of(trigger) or call.workspace.direct_messages(user).id
     call.slack.interactions.dialogs[user] = Dialog(content, call.workspace.team_id, channel)

@@ -38,10 +38,10 @@ IN_ACTIONS = ("button", "datetimepicker", "overflow", "workflow_button", *_MENUS
 IN_SECTION = ("button", "image", "overflow", "workflow_button", *_MENUS, *_PICKERS)
 IN_INPUT = ("datetimepicker", "file_input", *_TYPED, *_MENUS, *_PICKERS)
 _RICH = ("rich_text_section", "rich_text_list", "rich_text_preformatted", "rich_text_quote")
-_INLINE = (
-    *("text", "link", "emoji", "user", "channel", "usergroup"),
-    *("broadcast", "date", "color", "team"),
-)
+_NAMED = {"text": "text", "link": "url", "emoji": "name", "color": "value"}
+_NAMED |= {name: f"{name}_id" for name in ("user", "channel", "usergroup", "team")}
+"""The parts of rich text that need one field, and the field."""
+_INLINE = (*_NAMED, "broadcast", "date")
 
 
 def part(types: Sequence[str]) -> Rule:
@@ -69,8 +69,7 @@ _FILTER = Fields(
     {},
     {
         "include": array(string(values=("im", "mpim", "private", "public"))),
-        "exclude_external_shared_channels": flag,
-        "exclude_bot_users": flag,
+        **dict.fromkeys(("exclude_external_shared_channels", "exclude_bot_users"), flag),
     },
 )
 _DISPATCH_ACTION = Fields(
@@ -92,10 +91,9 @@ def _menu(**optional: Rule) -> Fields:
     return _input(confirm=_CONFIRM, **optional)
 
 
-_LISTED: dict[str, Rule] = {
-    "options": array(_OPTION, 100),
-    "option_groups": array(_OPTION_GROUP, 100),
-}
+_LISTED: dict[str, Rule] = {"options": array(_OPTION, 100), "option_groups": array(_OPTION_GROUP, 100)}
+_CHOICES: dict[str, Rule] = {"options": array(_CHOICE, 10)}
+_CHOSEN: dict[str, Rule] = {"confirm": _CONFIRM, "focus_on_load": flag}
 _INITIAL: dict[str, Rule] = {"initial_option": _OPTION}
 _INITIALS: dict[str, Rule] = {"initial_options": array(_OPTION), "max_selected_items": whole(1)}
 _MOST: dict[str, Rule] = {"max_selected_items": whole(1)}
@@ -133,18 +131,8 @@ ELEMENTS: dict[str, Fields] = {
         {"text": text(75), "workflow": anything}, style=_STYLE, accessibility_label=string(75)
     ),
     "overflow": _interactive({"options": array(_OVERFLOW_OPTION, 5)}, confirm=_CONFIRM),
-    "checkboxes": _interactive(
-        {"options": array(_CHOICE, 10)},
-        initial_options=array(_CHOICE, 10),
-        confirm=_CONFIRM,
-        focus_on_load=flag,
-    ),
-    "radio_buttons": _interactive(
-        {"options": array(_CHOICE, 10)},
-        initial_option=_CHOICE,
-        confirm=_CONFIRM,
-        focus_on_load=flag,
-    ),
+    "checkboxes": _interactive(_CHOICES, initial_options=array(_CHOICE, 10), **_CHOSEN),
+    "radio_buttons": _interactive(_CHOICES, initial_option=_CHOICE, **_CHOSEN),
     "static_select": _menu(**_LISTED, **_INITIAL),
     "external_select": _menu(**_INITIAL, min_query_length=whole()),
     "users_select": _menu(initial_user=string()),
@@ -157,7 +145,7 @@ ELEMENTS: dict[str, Fields] = {
     "multi_channels_select": _menu(initial_channels=array(string()), **_MOST),
     "datepicker": _menu(initial_date=string()),
     "timepicker": _menu(initial_time=string(), timezone=string()),
-    "datetimepicker": _interactive(initial_date_time=whole(), confirm=_CONFIRM, focus_on_load=flag),
+    "datetimepicker": _interactive(initial_date_time=whole(), **_CHOSEN),
     "plain_text_input": _input(
         initial_value=string(3000, least=0),
         multiline=flag,
@@ -169,9 +157,7 @@ ELEMENTS: dict[str, Fields] = {
     "url_text_input": _input(initial_value=string(), **_DISPATCHED),
     "number_input": _input(
         {"is_decimal_allowed": flag},
-        initial_value=decimal,
-        min_value=decimal,
-        max_value=decimal,
+        **dict.fromkeys(("initial_value", "min_value", "max_value"), decimal),
         **_DISPATCHED,
     ),
     "rich_text_input": _input(initial_value=anything, min_lines=whole(), max_lines=whole(), **_DISPATCHED),
@@ -185,16 +171,9 @@ ELEMENTS: dict[str, Fields] = {
         {"elements": array(part(_RICH[:1])), "style": string(values=("bullet", "ordered"))},
         {"indent": whole(), "offset": whole(), "border": whole()},
     ),
-    "text": Fields({"text": string()}, open=True),
-    "link": Fields({"url": string()}, open=True),
-    "emoji": Fields({"name": string()}, open=True),
-    "user": Fields({"user_id": string()}, open=True),
-    "channel": Fields({"channel_id": string()}, open=True),
-    "usergroup": Fields({"usergroup_id": string()}, open=True),
+    **{name: Fields({needed: string()}, open=True) for name, needed in _NAMED.items()},
     "broadcast": Fields({"range": string(values=("here", "channel", "everyone"))}, open=True),
     "date": Fields({"timestamp": whole(), "format": string()}, open=True),
-    "color": Fields({"value": string()}, open=True),
-    "team": Fields({"team_id": string()}, open=True),
 }
 
 _MESSAGES = ("message",)
@@ -234,15 +213,12 @@ BLOCKS: dict[str, Fields] = {
         {
             "author_name": string(50),
             "description": text(200),
-            "provider_icon_url": string(),
-            "provider_name": string(),
-            "title_url": string(),
+            **dict.fromkeys(("provider_icon_url", "provider_name", "title_url"), string()),
         },
     ),
-    "table": Fields(open=True, surfaces=_MESSAGES),
-    "data_visualization": Fields(open=True, surfaces=_MESSAGES),
-    "plan": Fields(open=True, surfaces=_MESSAGES),
-    "task_card": Fields(open=True, surfaces=_MESSAGES),
+    **dict.fromkeys(
+        ("table", "data_visualization", "plan", "task_card"), Fields(open=True, surfaces=_MESSAGES)
+    ),
     "alert": Fields(
         {"text": text(200, ANY_TEXT)},
         {"level": string(values=("default", "info", "warning", "error", "success"))},
@@ -292,18 +268,14 @@ BLOCKS: dict[str, Fields] = {
 
 _FRAME: dict[str, Rule] = {
     "private_metadata": string(3000, least=0),
-    "callback_id": string(255, least=0),
-    "external_id": string(255, least=0),
+    **dict.fromkeys(("callback_id", "external_id"), string(255, least=0)),
 }
 VIEWS: dict[str, Fields] = {
     "modal": Fields(
         {"title": text(24), "blocks": anything},
         {
-            "submit": text(24),
-            "close": text(24),
-            "clear_on_close": flag,
-            "notify_on_close": flag,
-            "submit_disabled": flag,
+            **dict.fromkeys(("submit", "close"), text(24)),
+            **dict.fromkeys(("clear_on_close", "notify_on_close", "submit_disabled"), flag),
             **_FRAME,
         },
     ),

@@ -102,17 +102,8 @@ def user_json(workspace: Workspace, user: User) -> JSON:
         profile |= {"api_app_id": workspace.app_id, "bot_id": workspace.bot_id}
     else:
         profile["email"] = f"{user.name}@example.com"
-    shape: JSON = {
-        "id": user.id,
-        "team_id": workspace.team_id,
-        "name": user.name,
-        "real_name": user.real_name,
-    }
+    names = ("id", "name", "real_name", "is_admin", "is_bot")
+    shape: JSON = {name: getattr(user, name) for name in names} | {"team_id": workspace.team_id}
     shape |= dict.fromkeys(("deleted", "is_owner", "is_app_user"), False)
     shape |= {"tz": "Etc/UTC", "tz_label": "Coordinated Universal Time", "tz_offset": 0}
-    return shape | {
-        "is_admin": user.is_admin,
-        "is_bot": user.is_bot,
-        "updated": 1700000000,
-        "profile": profile,
-    }
+    return shape | {"updated": 1700000000, "profile": profile}

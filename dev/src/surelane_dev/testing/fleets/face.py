@@ -53,6 +53,7 @@ select to_jsonb(e) from agent.event as e where id = $1
 union all select to_jsonb(h) from agent.event_hist as h where id = $1
 """
 Test = Callable[..., Coroutine[Any, Any, None]]
+MakesEngine = Callable[[Pool], Engine]
 _open: list[Database] = []
 """The database of this session's virtual tests."""
 
@@ -109,7 +110,7 @@ class FleetWorker:
         settings: WorkerSettings,
         handlers: Handlers,
         slack: Answering,
-        engine: Callable[[Pool], Engine] | None = None,
+        engine: MakesEngine | None = None,
     ) -> None:
         """Work as the process ``surelane_worker`` does, until ``stop`` is set."""
         name, soon = self.host.name, assembly.CLAIM_TIMEOUT
@@ -171,9 +172,8 @@ class StoredEvent:
 
     async def children(self) -> list["StoredEvent"]:
         """Return the children that it runs or ran, in the order in which they were started."""
-        found = await self.fleet.sql(
-            "select id from agent.job where continuation_id = $1 order by id", self.id
-        )
+        query = "select id from agent.job where continuation_id = $1 order by id"
+        found = await self.fleet.sql(query, self.id)
         return [await self.fleet.stored(row["id"]) for row in found]
 
     async def result(self, within: Pause = BOUND) -> Any:
