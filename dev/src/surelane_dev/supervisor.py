@@ -82,13 +82,8 @@ class Supervisor:
         """Start a spare process, unless there is one."""
         if self._spare is None or self._spare.exit_code is not None:
             command = (sys.executable, "-m", "surelane_dev.program", self.name)
-            self._spare = await ChildProcess.start(
-                self.name,
-                *command,
-                env={**self.before, "PYTHONUNBUFFERED": "1"},
-                on_line=self._show,
-                fed=True,
-            )
+            env = {**self.before, "PYTHONUNBUFFERED": "1"}
+            self._spare = await ChildProcess.start(self.name, *command, env=env, on_line=self._show, fed=True)
 
     def _show(self, line: str) -> None:
         self._last = line if line.strip() else self._last

@@ -32,12 +32,8 @@ class SimulatorClient:
     ) -> None:
         await self._session.close()
 
-    async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - the fields of `Said`
-        """Write a message; return ``message`` and ``events``.
-
-        Raises:
-            SimulatorError: the simulator does not answer, or refuses.
-        """
+    async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - those of `MessageInput`
+        """Write a message; return ``message`` and ``events``."""
         return await self.request("POST", "/control/messages", {"text": text, **fields})
 
     async def reply(self, message: JSON, timeout: float) -> JSON:

@@ -72,16 +72,11 @@ def _arguments(function: Mapping[str, Any], question: str) -> dict[str, Any] | N
 def _text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return what the tools have just said, or else the question."""
     question = max(place for place, message in enumerate(messages) if message["role"] == "user")
-    names = {
-        call["id"]: call["function"]["name"]
-        for message in messages[question:]
-        for call in message.get("tool_calls") or ()
-    }
-    said = [
-        f"{names.get(message['tool_call_id'], 'The tool')} says: {message['content']}"
-        for message in messages[question:]
-        if message["role"] == "tool"
-    ]
+    later = messages[question:]
+    calls = (call for message in later for call in message.get("tool_calls") or ())
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    answers = (message for message in later if message["role"] == "tool")
+    said = [f"{names.get(each['tool_call_id'], 'The tool')} says: {each['content']}" for each in answers]
     return "\n".join(said) or f"You said: {_said(messages[question]) or 'nothing'}"
 
 

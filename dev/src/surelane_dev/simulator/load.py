@@ -88,8 +88,6 @@ async def _one(
 
 def _spread(values: list[float]) -> str:
     ordered = sorted(values)
-    marks = {
-        f"p{percent}": ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-        for percent in (50, 95, 99)
-    }
+    places = {percent: math.ceil(len(ordered) * percent / 100) - 1 for percent in (50, 95, 99)}
+    marks = {f"p{percent}": ordered[max(0, place)] for percent, place in places.items()}
     return ", ".join(f"{name} {value:.1f}" for name, value in {**marks, "max": ordered[-1]}.items())

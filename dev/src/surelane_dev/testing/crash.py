@@ -51,12 +51,7 @@ class Crashes:
 
     @contextmanager
     def at(self, point: str) -> Iterator[None]:
-        """Kill the worker where a handler first reaches ``point`` in the block.
-
-        Raises:
-            ValueError: there is no such kind of point.
-            AssertionError: no handler reached it.
-        """
+        """Kill the worker where a handler first reaches ``point`` in the block, as :meth:`Bot.killed_at` says."""
         if point not in POINTS[:2] and not point.startswith(("step ", "in step ", "wait ")):
             raise ValueError(f"{point!r} is no point; they are {', '.join(POINTS)}")
         self._at, self._reached = point, []
@@ -67,9 +62,8 @@ class Crashes:
             self._at = None
         if missed:
             reached = ", ".join(self._reached) or "none"
-            raise AssertionError(
-                f"the worker was not killed at {point!r}; points that were reached: {reached}"
-            )
+            told = f"the worker was not killed at {point!r}; points that were reached: {reached}"
+            raise AssertionError(told)
 
 
 class _Engine(Engine):

@@ -153,9 +153,8 @@ class Slack:
         if "type_more" in answer:
             raise AssertionError(f"Slack asks for options from {answer['type_more']} letters on")
         if problem := answer.get("unusable") or answer["problem"]:
-            raise AssertionError(
-                "\n".join([f"{action_id} got no options: {problem}", *map(str, self._stories())])
-            )
+            told = [f"{action_id} got no options: {problem}", *map(str, self._stories())]
+            raise AssertionError("\n".join(told))
         return list(each_option(answer))
 
     async def submit(self, values: Mapping[str, Any] | None = None, *, user: str = "ada") -> Sent:
@@ -188,9 +187,8 @@ class Slack:
     async def look(self, channel: str, *, user: str = "ada") -> Sent:
         """Look at a channel while the app is open beside it."""
         place = self.simulator.workspace.direct_messages(self._user(user))
-        return await self._act(
-            f"a look at {channel}", "/control/context", {"channel": channel, "user": user}, place
-        )
+        body = {"channel": channel, "user": user}
+        return await self._act(f"a look at {channel}", "/control/context", body, place)
 
     async def run(self, function: str, inputs: Mapping[str, Any] | None = None) -> Sent:
         """Run a function of the bot, as a workflow does. The ``answer`` has its ``state``, ``outputs`` and ``error``.
@@ -200,9 +198,8 @@ class Slack:
             inputs: what the workflow gives it.
         """
         body = {"callback_id": function, "inputs": dict(inputs or {})}
-        started = await self._act(
-            f"the function {function}", "/control/functions", body, self._channel("general")
-        )
+        place = self._channel("general")
+        started = await self._act(f"the function {function}", "/control/functions", body, place)
         path = f"/control/functions/{started.answer['execution']}"
         return replace(started, answer=await self._client.request("GET", path))
 
@@ -219,9 +216,8 @@ class Slack:
         """Add a reaction to a message, or remove it. A reaction to a reply is one to the bot's last reply."""
         message = _message(on)
         body = {"channel": message.channel, "ts": message.ts, "name": name, "user": user}
-        return await self._act(
-            f"the reaction :{name}:", "/control/reactions", body, self._channel(message.channel)
-        )
+        place = self._channel(message.channel)
+        return await self._act(f"the reaction :{name}:", "/control/reactions", body, place)
 
     def modal(self, user: str = "ada") -> JSON:
         """Return the modal that a person sees, as the bot opened or last updated it.
@@ -254,9 +250,8 @@ class Slack:
                 raise AssertionError(f"ingest did not take {event['kind']}: {event['attempts'][-1]}")
         place = self._channel(said["message"]["channel"])
         message = place.messages[said["message"]["ts"]]
-        return Sent(
-            repr(text), place, message.ts, message.thread_ts or message.ts, message, stories=self._stories
-        )
+        root = message.thread_ts or message.ts
+        return Sent(repr(text), place, message.ts, root, message, stories=self._stories)
 
     async def _act(self, what: str, path: str, body: JSON, place: Channel, method: str = "POST") -> Sent:
         ts = self.simulator.workspace.next_ts()

@@ -79,12 +79,8 @@ class LocalWorker:
 
     async def _run(self) -> None:
         async with AsyncExitStack() as stack:
-            pool = await create_pool(
-                self.settings.database_url.get_secret_value(),
-                service=SERVICE,
-                max_size=CONNECTIONS,
-                statement_timeout=STATEMENT_TIMEOUT,
-            )
+            url, bound = self.settings.database_url.get_secret_value(), STATEMENT_TIMEOUT
+            pool = await create_pool(url, service=SERVICE, max_size=CONNECTIONS, statement_timeout=bound)
             stack.push_async_callback(close_pool, pool)
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))

@@ -75,9 +75,8 @@ async def press(act: Act[Press]) -> JSON:
     action = _action(used, act.asked.value)
     state = state_of(used.blocks, act.asked.values, used.offered)
     payloads = Payloads(used.workspace, act.simulator.interactions, used.user)
-    return attempted(
-        await interact(act.simulator, used.workspace, payloads.action(used.place, action, state))
-    )
+    payload = payloads.action(used.place, action, state)
+    return attempted(await interact(act.simulator, used.workspace, payload))
 
 
 def _action(used: UsedElement, value: object) -> JSON:

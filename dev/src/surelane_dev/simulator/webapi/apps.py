@@ -1,6 +1,6 @@
 """Serve ``apps.*``, ``oauth.v2.access`` and ``auth.revoke``."""
 
-from surelane_dev.simulator.installs import Grant, RefusedGrantError
+from surelane_dev.simulator.installs import Grant
 from surelane_dev.simulator.webapi.call import ApiError, MethodCall
 from surelane_dev.simulator.workspace.model import JSON
 
@@ -16,13 +16,10 @@ def connections_open(call: MethodCall) -> JSON:
 
 def access(call: MethodCall) -> JSON:
     """Exchange a code or a refresh token for tokens."""
-    try:
-        call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
-        if call.text("grant_type") == "refresh_token":
-            return call.slack.installs.refresh(call.text("refresh_token"))
-        return call.slack.installs.exchange(call.text("code"), call.text("redirect_uri"))
-    except RefusedGrantError as error:
-        raise ApiError(str(error)) from None
+    call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
+    if call.text("grant_type") == "refresh_token":
+        return call.slack.installs.refresh(call.text("refresh_token"))
+    return call.slack.installs.exchange(call.text("code"), call.text("redirect_uri"))
 
 
 def revoke(call: MethodCall) -> JSON:
@@ -33,10 +30,7 @@ def revoke(call: MethodCall) -> JSON:
 
 def uninstall(call: MethodCall) -> JSON:
     grant = _grant(call)
-    try:
-        call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
-    except RefusedGrantError as error:
-        raise ApiError(str(error)) from None
+    call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
     call.slack.installs.uninstall(grant.workspace, wide=grant.wide)
     return {}
 

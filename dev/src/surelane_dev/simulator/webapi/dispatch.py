@@ -90,8 +90,8 @@ class WebApi:
             answer = _response(await self._run(request, name))
         except RateLimitedError as error:
             return _rate_limited(error.retry_after)
-        except ApiError as error:
-            answer = _response({"ok": False, "error": str(error), **error.details})
+        except (ApiError, RefusedGrantError) as error:
+            answer = _response({"ok": False, "error": str(error), **getattr(error, "details", {})})
         match fault:
             case Fault(kind="slow"):
                 await sleep_unless(self.closing, fault.delay)
@@ -125,10 +125,7 @@ class WebApi:
         return answer
 
     def _granted(self, method: Method, sent: RequestContent) -> Grant | None:
-        try:
-            grant = self.slack.installs.grant_of(sent.token)
-        except RefusedGrantError as error:
-            raise ApiError(str(error)) from None
+        grant = self.slack.installs.grant_of(sent.token)
         if grant is not None:
             if method.takes_app_token or (grant.sort == "user" and not method.takes_user_token):
                 raise ApiError("not_allowed_token_type")

@@ -63,11 +63,7 @@ def _problems(block: Any, surface: str, at: str) -> Iterator[str]:  # noqa: ANN4
 
 
 def identified(blocks: Sequence[Any], surface: str = "message", at: str = "/blocks") -> list[JSON]:
-    """Return blocks with ids for themselves and their elements, where the app gave none.
-
-    Raises:
-        BadBlocksError: Slack would refuse them.
-    """
+    """Return blocks with ids for themselves and their elements, or raise BadBlocksError: Slack would refuse them."""
     if problems := list(block_problems(blocks, surface, at)):
         raise BadBlocksError(*problems)
     for number, block in enumerate(blocks):

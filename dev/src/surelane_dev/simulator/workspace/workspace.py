@@ -206,9 +206,8 @@ class Workspace:
         """Set the assistant's status in a thread; an empty text ends it."""
         had = self._statuses.pop((channel, thread_ts), None)
         if text:
-            self._statuses[channel, thread_ts] = AssistantStatus(
-                text, self.now() + STATUS_LASTS.total_seconds()
-            )
+            until = self.now() + STATUS_LASTS.total_seconds()
+            self._statuses[channel, thread_ts] = AssistantStatus(text, until)
         if text or had:
             self._tell(StatusSet(channel, thread_ts, text))
 

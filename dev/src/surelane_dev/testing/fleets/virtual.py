@@ -216,12 +216,8 @@ def virtual_time(loop: VirtualLoop) -> Iterator[None]:
         process = HERE.get(None)
         return EPOCH + loop.now + (0.0 if process is None else process.skew)
 
-    clocks = {
-        "time": now,
-        "time_ns": lambda: int(now() * 1e9),
-        "monotonic": loop.time,
-        "perf_counter": loop.time,
-    }
+    clocks: dict[str, Callable[[], float]] = {"time": now, "time_ns": lambda: int(now() * 1e9)}
+    clocks |= dict.fromkeys(("monotonic", "perf_counter"), loop.time)
     with ExitStack() as stack:
         for name, clock in clocks.items():
             stack.enter_context(patch.object(time, name, clock))
