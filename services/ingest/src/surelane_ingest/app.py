@@ -261,6 +261,10 @@ class SignedRoute(Protocol):
     @property
     def media_types(self) -> Collection[str]: ...
 
+    @property
+    def refused(self) -> Callable[[web.Request, RequestRefused], None] | None:
+        """Notes a signed request that is refused; ``None``: the route does that itself."""
+
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a signed request."""
 
@@ -317,6 +321,8 @@ class App:
                 response = self._refusal(path, refused)
                 if not verified:
                     response.force_close()
+                elif endpoint.refused is not None:
+                    endpoint.refused(request, refused)
             self.metrics.answers[path, response.status] += 1
             return response
 

@@ -74,6 +74,7 @@ class TriggerUrl:
     metrics: IngestMetrics
     tracer: Tracer | None
     sealing: Sealing
+    refused: Callable[[web.Request, RequestRefused], None]
     path: str = "/v1/triggers/{name}"
     media_types: Collection[str] = (JSON,)
 
@@ -111,6 +112,7 @@ class AnswerUrl:
     secrets: Secrets
     call: Turns
     sealing: Sealing
+    refused: Callable[[web.Request, RequestRefused], None]
     path: str = "/v1/dispatch/{id}"
     media_types: Collection[str] = (JSON,)
 

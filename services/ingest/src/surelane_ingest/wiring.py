@@ -17,7 +17,7 @@ from surelane.encryption.sealing import Sealing
 from surelane_ingest.answers import PATIENCE, AnswerWaits, Patience
 from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
-from surelane_ingest.dropped import Noted, Notes
+from surelane_ingest.dropped import Notes
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
@@ -189,14 +189,14 @@ async def _serving_public(
     subscriptions: Subscriptions,
     drain: asyncio.Event,
 ) -> AsyncIterator[int]:
-    signed, metrics = settings.signing_secrets, taker.writer.metrics
+    signed, metrics, noted = settings.signing_secrets, taker.writer.metrics, taker.notes.refused
     tracer, sealing, installer = taker.tracer, taker.sealing, taker.installer
     refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
     app = App(
         [
             *(slack_urls(Signatures(signed), subscriptions, taker) if signed else ()),
-            Noted(TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing), taker.notes),
-            Noted(AnswerUrl(settings.dispatch_secrets, call, sealing), taker.notes),
+            TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing, noted),
+            AnswerUrl(settings.dispatch_secrets, call, sealing, noted),
         ],
         bodies=bodies,
         metrics=metrics,
