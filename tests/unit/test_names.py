@@ -1,9 +1,11 @@
-"""One class name stands for one thing, in all packages together."""
+"""One class name stands for one thing, in all packages together, and a handler's author meets few names."""
 
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import surelane_worker
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("shared/*/src", "services/*/src", "extensions/*/src", "migrations/src", "dev/src")
@@ -47,3 +49,7 @@ def test_each_class_name_stands_for_one_thing() -> None:
     twice = {name: where for name, where in places.items() if len(where) > 1}
     assert {name: where for name, where in twice.items() if name not in OPEN} == {}
     assert sorted(OPEN) == sorted(twice)
+
+
+def test_a_handler_s_author_meets_few_names() -> None:
+    assert len([name for name in surelane_worker.__all__ if not name.startswith("__")]) <= 20
