@@ -373,7 +373,7 @@ TABLE = r"""
 ~ if known is not None and _now() < known.until: ==> if known is not None:
 # lost-acknowledgements: what was answered 200 is stored
 @ ingest/taking.py > promises/test_ingest.py system/test_ingest_outage.py system/test_ingest_writer.py
-~ raise Refused(503, answer.value, event=named) ==> return
+~ raise RequestRefused(503, answer.value, event=named) ==> return
 # refused-forever: Slack sends again what an outage kept out
 @ ingest/writer.py > unit/test_ingest_writer.py system/test_ingest_writer.py
 ~ if reason is NotStored.UNSTORABLE and not await ==> if reason is None and not await

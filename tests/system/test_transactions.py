@@ -23,7 +23,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.sealed_engine import SealedEngine
-from surelane_worker import StepMismatchError
+from surelane_worker.errors import StepMismatchError
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.threads import Threads

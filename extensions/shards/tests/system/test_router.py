@@ -14,7 +14,7 @@ import aiohttp
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from tests.databases import Databases, Server, as_role
 from tests.needs import lacking, program
 from tests.processes import Service, free_port, service, until
@@ -40,7 +40,7 @@ class Router:
         self.nginx = program("nginx")
         if not MODULE.exists():
             lacking("nginx's module js is not installed")
-        self.child: Child | None = None
+        self.child: ChildProcess | None = None
 
     def write(self, installations: dict[str, Service]) -> None:
         """Write the configuration: the example's, with these ports and directories."""
@@ -66,7 +66,7 @@ class Router:
 
     async def start(self) -> None:
         command = (self.nginx, "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"))
-        self.child = await Child.start(
+        self.child = await ChildProcess.start(
             "nginx", *command, "-g", "daemon off; user root;", on_line=self.shown.append
         )
         await until(self._complete, what=f"nginx and its workers are there; it said {self.shown}")
