@@ -6,13 +6,13 @@ from opentelemetry import metrics
 
 from surelane_service.engine import ModelUse
 from surelane_service.figures import MOST_KINDS
-from surelane_service.probes import Bounded
+from surelane_service.probes import BoundedNames
 from surelane_service.telemetry.setup import SCHEMA_URL, counted
 
 LABELS = ("gen_ai.request.model", "surelane.workspace")
 _tokens: Counter[tuple[str, ...]] = Counter()
 _costs: dict[tuple[str, ...], float] = {}
-_workspaces = Bounded(MOST_KINDS)
+_workspaces = BoundedNames(MOST_KINDS)
 
 
 def publish() -> None:

@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from typing import Annotated, Any
@@ -27,13 +27,11 @@ from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import DATABASES, Database, ExitCode, Json, failed, run
-from surelane_operator.cli.shards import run_each
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
-from surelane_operator.doctor.server import connected, needs
-from surelane_operator.moving import move
+from surelane_operator.doctor.server import needs
 from surelane_operator.rehearsing import KIND, rehearse
-from surelane_operator.shards import SETTING, known
+from surelane_operator.shards import SETTING
 from surelane_service.common.secret_files import SecretFileError, take_secrets
 
 _STYLES = {
@@ -85,12 +83,16 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(queue.kinds, name="kinds")
 app.add_typer(queue.limits, name="limits")
 app.add_typer(queue.schedules, name="cron")
-workspaces = typer.Typer(help="Move workspaces between installations.", no_args_is_help=True)
-app.add_typer(workspaces, name="workspaces")
 for _own in (logs, tail, enqueue, orchestrate, doctor, erase):
     app.command()(_own)
-for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
-    app.command(_command.name)(_command.load())
+_options = dict[str, Callable[[str], int]]()
+for _found in entry_points(group="surelane.commands"):  # of extensions and surelane-dev
+    if isinstance(_command := _found.load(), typer.Typer):
+        app.add_typer(_command, name=_found.name)
+    elif _found.name.startswith("--"):
+        _options[_found.name] = _command
+    else:
+        app.command(_found.name)(_command)
 
 _KINDS = columns("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest", cut={"kind"})
 _WORKERS = columns(
@@ -126,7 +128,11 @@ def main(
     except SecretFileError as error:
         raise failed(str(error), ExitCode.USAGE) from None
     if shard is not None:
-        raise typer.Exit(run_each(shard))
+        if "--shard" not in _options:
+            raise failed(
+                "--shard needs the package surelane-shards: pip install surelane-shards", ExitCode.USAGE
+            )
+        raise typer.Exit(_options["--shard"](shard))
     context.with_resource(acting_as(name or this_user(), "command"))
 
 
@@ -204,31 +210,6 @@ def rehearse_faults(
         return await rehearse(changes, connection, staging, kind) + await verify(connection)
 
     _report(run(database, work, within=None), as_json=as_json)
-
-
-@workspaces.command("move")
-def move_workspace(
-    database: Database,
-    team: Annotated[str, Argument(help="The workspace's id, such as T012AB3CD.")],
-    to: Annotated[
-        str, Option(help="The other installation's libpq URI. Both URIs are for the schemas' owners.")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Move a workspace's live events to another installation, with its tokens and what ended within the last hour.
-
-    Before it, let the router answer the workspace's requests with 503. After it, let the router pass them to the other
-    installation. It waits until nothing of the workspace runs. If it is interrupted, repeat it: nothing is lost. Both
-    URIs are those of the schemas' owners.
-    """
-
-    async def work(_: Changes, source: Connection) -> dict[str, int]:
-        async with connected(known().get(to, to)) as target:
-            return await move(source, target, team, lambda waits: typer.echo(waits, err=True))
-
-    moved = run(database, work, within=None)
-    rows = ", ".join(f"{count} of {table}" for table, count in moved.items() if count)
-    say(f"moved rows: {rows or 'none'}", {"moved": moved}, as_json=as_json)
 
 
 @app.command("actions")
