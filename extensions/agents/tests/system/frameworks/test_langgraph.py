@@ -4,8 +4,21 @@ from typing import Annotated, Any
 
 import pytest
 
-from extensions.agents.tests.system.frameworks.trials import CLIENT, Row, Trial, effect, needs
-from extensions.agents.tests.system.model_server import calls, says
+from extensions.agents.tests.system.frameworks.trials import (
+    BOTH,
+    CLIENT,
+    FINE,
+    GOOD,
+    ONCE,
+    PAY,
+    City,
+    Row,
+    Trial,
+    broken,
+    effect,
+    needs,
+)
+from extensions.agents.tests.system.model_server import calls
 from surelane_worker import Context, Event
 
 needs("langgraph")
@@ -16,23 +29,14 @@ from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402
 from langgraph.graph import START, MessagesState, StateGraph  # noqa: E402
 from langgraph.prebuilt import InjectedState, ToolNode, tools_condition  # noqa: E402
 from langgraph.types import Command, interrupt  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
 
 from surelane_agents.frameworks.langgraph import durable  # noqa: E402
-
-FINE = says("Fine.")
 
 
 class State(MessagesState):
     """The graph's state."""
 
     paid: int
-
-
-class City(BaseModel):
-    """A city."""
-
-    name: str
 
 
 def pay(state: Annotated[Any, InjectedState]) -> str:
@@ -44,12 +48,6 @@ async def ship(place: Annotated[str, InjectedToolCallId]) -> Any:
     """Ship, and note it in the state."""
     effect("ship")
     return Command(update={"paid": 7, "messages": [ToolMessage("shipped", tool_call_id=place)]})
-
-
-def broken() -> str:
-    """Fail."""
-    effect("broken")
-    raise LookupError("no such thing")
 
 
 def large() -> str:
@@ -136,28 +134,17 @@ def with_tools(*functions: Any, shown: int = -1) -> Any:
     return lambda ctx, event: run(ctx, event, *functions, shown=shown)
 
 
-PAY, BOTH, ONCE = calls(("pay", {})), calls(("pay", {}), ("ship", {})), ["model", "model (2)"]
-CITY = calls(("City", {"name": "Ulm"}))
+CITY, LARGE, PLAIN = calls(("City", {"name": "Ulm"})), calls(("large", {})), ["broken_or_paid", "model"]
 ROWS = {
     "tools": Row(with_tools(pay), [PAY, FINE], "Fine.", [*ONCE, "pay [tools-0-0]"], ["pay"]),
     "command": Row(with_tools(pay, ship), [BOTH, FINE], "7 Fine.", ONCE, ["pay", "ship"]),
     "error": Row(with_tools(broken), [calls(("broken", {})), FINE], "Fine.", ONCE, ["broken"]),
     "large": Row(
-        with_tools(large, shown=-2),
-        [calls(("large", {})), FINE],
-        "The tool has done its work, but",
-        ONCE,
-        ["large"],
+        with_tools(large, shown=-2), [LARGE, FINE], "The tool has done its work, but", ONCE, ["large"]
     ),
-    "directly": Row(
-        directly,
-        [FINE],
-        "[{'paid': 'pay is done', 'fails': False}, 'Fine.']",
-        ["broken_or_paid", "model"],
-        ["pay"],
-    ),
+    "directly": Row(directly, [FINE], "[{'paid': 'pay is done', 'fails': False}, 'Fine.']", PLAIN, ["pay"]),
     "shaped": Row(shaped, [CITY], "Ulm"),
-    "beside": Row(beside, {"one": [FINE], "two": [says("Good.")]}, "Fine. Good.", []),
+    "beside": Row(beside, {"one": [FINE], "two": [GOOD]}, "Fine. Good.", []),
     "interrupt": Row(interrupted, [FINE, FINE], "Yes", clicks=1),
 }
 

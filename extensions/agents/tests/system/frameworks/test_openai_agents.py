@@ -5,14 +5,28 @@ from typing import Any
 
 import pytest
 
-from extensions.agents.tests.system.frameworks.trials import CLIENT, PLACE, Row, Trial, effect, needs
+from extensions.agents.tests.system.frameworks.trials import (
+    BOTH,
+    CLIENT,
+    FINE,
+    GOOD,
+    ONCE,
+    PAY,
+    PLACE,
+    City,
+    Row,
+    Trial,
+    broken,
+    effect,
+    needs,
+    pay,
+)
 from extensions.agents.tests.system.model_server import calls, says
 from surelane_worker import Context, Event
 
 needs("agents")
 import agents  # noqa: E402
 from agents import Agent, RunConfig, Runner, function_tool  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
 
 from surelane_agents.frameworks.openai_agents import durable  # noqa: E402
 
@@ -21,12 +35,6 @@ pytestmark = [  # the SDK makes this coroutine, and leaves it if the handler is 
     pytest.mark.filterwarnings("ignore:.*run_single_turn:pytest.PytestUnraisableExceptionWarning"),
 ]
 QUIET = RunConfig(tracing_disabled=True)
-FINE = says("Fine.")
-
-
-def pay() -> str:
-    """Pay."""
-    return effect("pay")
 
 
 async def ship() -> str:
@@ -38,18 +46,6 @@ def picture(size: int) -> Any:
     """Paint."""
     effect("picture")
     return agents.ToolOutputImage(image_url="data:image/png;base64," + "A" * size)
-
-
-def broken() -> str:
-    """Fail."""
-    effect("broken")
-    raise LookupError("no such thing")
-
-
-class City(BaseModel):
-    """A city."""
-
-    name: str
 
 
 def agent(*tools: Any, name: str = "Support", **more: Any) -> Agent[Any]:
@@ -139,72 +135,34 @@ async def remembering(ctx: Context, event: Event) -> str:
     return str(len(await session.get_items()))
 
 
-ONCE = ["model", "model (2)"]
-PAY, BOTH = calls(("pay", {})), calls(("pay", {}), ("ship", {}))
+PAID, TWICE = ["pay"], {"": [PAY, FINE], "second": [PAY, FINE]}
+HANDED = [calls(("transfer_to_billing", {})), PAY, FINE]
+BILLED = {"": [calls(("billing", {"input": "plan:inner"})), FINE], "inner": [PAY, FINE]}
+TOLD = "The tool has done its work, but"
+
+
+def painted(size: int) -> Any:
+    return [calls(("picture", {"size": size})), FINE]
+
+
 ROWS = {
     "tools": Row(tools, [BOTH, FINE], "Fine.", ONCE, ["pay", "ship"]),
     "error": Row(
         failing, [calls(("broken", {})), FINE], "Fine.", ["model", "broken [error-0-0]"], ["broken"]
     ),
     "image": Row(
-        painting,
-        [calls(("picture", {"size": 9})), FINE],
-        "[{'type': 'input_image', 'image",
-        ["picture [image-0-0]"],
-        ["picture"],
+        painting, painted(9), "[{'type': 'input_image', 'image", ["picture [image-0-0]"], ["picture"]
     ),
-    "large": Row(
-        painting,
-        [calls(("picture", {"size": 17_000_000})), FINE],
-        "The tool has done its work, but",
-        ["picture [large-0-0]", "model (2)"],
-        ["picture"],
-    ),
+    "large": Row(painting, painted(17_000_000), TOLD, ["picture [large-0-0]", "model (2)"], ["picture"]),
     "shaped": Row(shaped, [says('{"name": "Ulm"}')], "Ulm"),
-    "handoff": Row(
-        handing_over,
-        [calls(("transfer_to_billing", {})), PAY, FINE],
-        "Billing",
-        ["model", "model (2)", "pay [handoff-1-0]"],
-        ["pay"],
-    ),
-    "as-tool": Row(
-        as_tool,
-        {"": [calls(("billing", {"input": "plan:inner"})), FINE], "inner": [PAY, FINE]},
-        "Fine.",
-        ["model", "billing [as-tool-0-0]"],
-        ["pay"],
-    ),
-    "guarded": Row(guarded, {"": [PAY, FINE], "guard": [FINE]}, "Fine.", ["pay [guarded-0-0]"], ["pay"]),
-    "beside": Row(
-        beside, {"one": [PAY, FINE], "two": [PAY, says("Good.")]}, "Fine. Good.", [], ["pay", "pay"]
-    ),
-    "approved": Row(
-        approved,
-        [BOTH, FINE],
-        "Fine.",
-        ["model", "pay [approved-0-0]", "model (2)"],
-        ["pay", "ship"],
-        clicks=2,
-    ),
-    "at-once": Row(
-        approved_at_once,
-        [BOTH, FINE],
-        "Fine.",
-        ["model", "pay [at-once-0-0]", "model (2)"],
-        ["pay", "ship"],
-        clicks=2,
-    ),
-    "session": Row(
-        remembering,
-        {"": [PAY, FINE], "second": [PAY, FINE]},
-        "8",
-        ["model", "session (2)", "model (2)", "model (3)"],
-        ["pay", "pay"],
-    ),
+    "handoff": Row(handing_over, HANDED, "Billing", [*ONCE, "pay [handoff-1-0]"], PAID),
+    "as-tool": Row(as_tool, BILLED, "Fine.", ["model", "billing [as-tool-0-0]"], PAID),
+    "guarded": Row(guarded, {"": [PAY, FINE], "guard": [FINE]}, "Fine.", ["pay [guarded-0-0]"], PAID),
+    "beside": Row(beside, {"one": [PAY, FINE], "two": [PAY, GOOD]}, "Fine. Good.", [], PAID * 2),
+    "approved": Row(approved, [BOTH, FINE], "Fine.", [*ONCE, "pay [approved-0-0]"], ["pay", "ship"], 2),
+    "at-once": Row(approved_at_once, [BOTH, FINE], "Fine.", [*ONCE, "pay [at-once-0-0]"], ["pay", "ship"], 2),
+    "session": Row(remembering, TWICE, "8", [*ONCE, "session (2)", "model (3)"], PAID * 2),
 }
-
-
 REFUSED: dict[str, Any] = {
     "whose calls cannot be stored": lambda ctx: durable(agent(mcp_servers=[object()]), ctx),
     "the calls of tool local_shell cannot be stored": lambda ctx: durable(

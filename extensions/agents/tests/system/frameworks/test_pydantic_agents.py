@@ -5,12 +5,25 @@ from typing import Any
 
 import pytest
 
-from extensions.agents.tests.system.frameworks.trials import CLIENT, Row, Trial, effect, needs
-from extensions.agents.tests.system.model_server import calls, says
+from extensions.agents.tests.system.frameworks.trials import (
+    BOTH,
+    CLIENT,
+    FINE,
+    GOOD,
+    ONCE,
+    PAY,
+    City,
+    Row,
+    Trial,
+    broken,
+    effect,
+    needs,
+    pay,
+)
+from extensions.agents.tests.system.model_server import calls
 from surelane_worker import Context, Event
 
 needs("pydantic_ai")
-from pydantic import BaseModel  # noqa: E402
 from pydantic_ai import (  # noqa: E402
     Agent,
     ApprovalRequired,
@@ -30,13 +43,7 @@ from pydantic_ai.providers.openai import OpenAIProvider  # noqa: E402
 
 from surelane_agents.frameworks.pydantic_agents import durable  # noqa: E402
 
-FINE = says("Fine.")
 IMAGE = BinaryContent(b"\x89PNG", media_type="image/png")
-
-
-def pay() -> str:
-    """Pay."""
-    return effect("pay")
 
 
 async def ship() -> dict[str, Any]:
@@ -55,11 +62,6 @@ def retried(ready: bool) -> str:
     raise ToolFailed("not at all") if ready else ModelRetry("not yet")
 
 
-def broken() -> str:
-    """Fail."""
-    raise LookupError(effect("broken"))
-
-
 def asked(ctx: RunContext[None]) -> str:
     """Ask before it does anything."""
     if not ctx.tool_call_approved:
@@ -69,12 +71,6 @@ def asked(ctx: RunContext[None]) -> str:
 
 def is_picture(part: object) -> bool:
     return isinstance(part, BinaryContent) and part.data == IMAGE.data
-
-
-class City(BaseModel):
-    """A city."""
-
-    name: str
 
 
 def agent(*tools: Any, **more: Any) -> Any:
@@ -147,7 +143,7 @@ async def approved(ctx: Context, event: Event) -> str:
     return str(again.output)
 
 
-PAY, BOTH, ONCE = calls(("pay", {})), calls(("pay", {}), ("ship", {})), ["model", "model (2)"]
+DELEGATED = {"": [calls(("delegate", {})), FINE], "inner": [PAY, FINE]}
 PAINT = calls(("paint", {"size": 1}), ("ship", {}))
 AGAIN = [calls(("retried", {"ready": False})), calls(("retried", {"ready": True})), FINE]
 ROWS = {
@@ -159,12 +155,8 @@ ROWS = {
     "shaped": Row(with_tools(output_type=City), [calls(("final_result", {"name": "Ulm"}))], "name='Ulm'"),
     "limit": Row(limited, [PAY], "Enough.", ["model", "pay [limit-0-0]"], ["pay"]),
     "given": Row(given, [BOTH, FINE], "Fine.", ONCE, ["pay", "ship"]),
-    "delegate": Row(
-        delegating, {"": [calls(("delegate", {})), FINE], "inner": [PAY, FINE]}, "Fine.", ONCE, ["pay"]
-    ),
-    "beside": Row(
-        beside, {"one": [PAY, FINE], "two": [PAY, says("Good.")]}, "Fine. Good.", [], ["pay", "pay"]
-    ),
+    "delegate": Row(delegating, DELEGATED, "Fine.", ONCE, ["pay"]),
+    "beside": Row(beside, {"one": [PAY, FINE], "two": [PAY, GOOD]}, "Fine. Good.", [], ["pay", "pay"]),
     "approval": Row(approved, [calls(("asked", {})), FINE], "Fine.", ONCE, ["asked"], clicks=1),
 }
 

@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 
-from extensions.agents.tests.system.model_server import KEY, PLAN, ModelServer, Reply, model_server
+from extensions.agents.tests.system.model_server import (
+    KEY,
+    PLAN,
+    ModelServer,
+    Reply,
+    calls,
+    model_server,
+    says,
+)
 from surelane_dev.testing import Bot, Slack
 from surelane_worker import Context, Event, Handlers
 from tests.needs import lacking
@@ -24,10 +33,30 @@ PLACE: list[Path] = []
 """The directory of the test."""
 
 
+FINE, GOOD = says("Fine."), says("Good.")
+PAY, BOTH, ONCE = calls(("pay", {})), calls(("pay", {}), ("ship", {})), ["model", "model (2)"]
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+
+
 def effect(name: str) -> str:
     """Do something that must happen once."""
     EFFECTS[name] += 1
     return f"{name} is done"
+
+
+def pay() -> str:
+    """Pay."""
+    return effect("pay")
+
+
+def broken() -> str:
+    """Fail."""
+    raise LookupError(effect("broken"))
 
 
 @dataclass(frozen=True)
