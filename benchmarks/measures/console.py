@@ -20,11 +20,11 @@ from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import Guard
-from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.console import Console
 from surelane_operator.console.screen import Sources
 from surelane_operator.doctor import Examinations
 from surelane_operator.reads.filters import STATUSES, cursor_after
+from surelane_operator.roles import Viewer
 from surelane_service.probes import private_app, serving
 
 REQUESTS = 20

@@ -11,12 +11,12 @@ from surelane.calls import Pool
 from surelane_operator.api.api import OperatorApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import Guard
-from surelane_operator.console.access.viewer import Role, Viewer
 from surelane_operator.console.console import SPELL, Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
 from surelane_operator.doctor import Examinations
 from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.roles import Role, Viewer
 from surelane_service.probes import private_app, serving
 from tests.browser.slack_page import PATIENCE, Browser, Page
 

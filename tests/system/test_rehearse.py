@@ -1,88 +1,86 @@
-"""``surelane rehearse`` cuts connections of two real workers, measures, and refuses where it is not meant."""
+"""Two workers' connections are cut while jobs run: each job ends once, in its group's order, soon after the fault.
 
-import json
-import secrets
-from collections.abc import AsyncIterator
+SQL cannot kill a worker's process. It can end the worker's connections, by which the fleet also sees a death.
+"""
+
+import asyncio
+from collections import defaultdict
 from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.accounts import uri_of
-from surelane_operator.rehearsing import SCENES
-from tests import forked
-from tests.databases import Server, as_role
-from tests.processes import clean_environment
-from tests.system.test_cli import Command, Done
+from surelane.jobs import Job
+from surelane.queue import Queue
+from surelane_operator.doctor import Level, verify
+from tests.databases import Server
+from tests.sql.migrations import becomes
 from tests.system.worker import worker
 
-
-def name_of(database: str) -> str:
-    return database.partition("?")[0].rpartition("/")[2]
-
-
-@pytest.fixture
-async def rehearser(server: Server, database: str) -> AsyncIterator[str]:
-    """Make a login that may end workers' connections; return the database's URI for it."""
-    role = f"rehearser_{secrets.token_hex(4)}"
-    await server.execute(
-        f"create role {role} login password 'surelane' in role agent_operator, pg_signal_backend"
-    )
-    yield uri_of(database, role=role, database=name_of(database))
-    await server.execute(f"drop role {role}")
-
-
-async def rehearse(uri: str, staging: str) -> Done:
-    return await Command(uri)("rehearse", "--staging", staging, "--json")
-
-
-async def workers(stack: AsyncExitStack, database: str) -> None:
-    for _ in range(2):
-        await stack.enter_async_context(
-            worker(database, SURELANE_HANDLERS="surelane_worker.builtin:handlers")
-        )
+KIND = "analytics-write"
+"""A built-in kind, which keeps its payload as its result and does nothing else."""
+BATCHES, GROUPS, EVERY = 60, 5, 0.05
+"""A scene stores so many batches, each with an event of so many groups, so many seconds apart."""
+HOLDERS = """select w.name, array_agg(a.pid) as pids from agent.worker as w
+join pg_locks as l on l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objid = w.session::oid
+join pg_stat_activity as a on a.pid = l.pid and a.datname = current_database()
+where w.died_at is null group by w.name order by w.name"""
+ENDED = """select id, group_key, enqueued_at, finished_at from agent.job
+where id = any($1) and finished_at is not null order by id"""
+END_ONE = "select pg_terminate_backend(pid) from unnest('{%s}'::int4[]) as pid"
+END_ALL = """select pg_terminate_backend(pid) from pg_stat_activity
+where usename = 'surelane_worker' and datname = '%d'"""
+SCENES = {"a worker's session ends": (END_ONE, 10), "all workers' connections end": (END_ALL, 20)}
+"""Faults amid traffic: the statement that causes one, and the promised seconds until what it met has ended."""
 
 
 @pytest.mark.timeout(400)
 async def test_a_fleet_keeps_its_promises_while_its_connections_are_cut(
-    database: str, connection: Connection, rehearser: str
+    server: Server, database: str, connection: Connection
 ) -> None:
-    env = {**clean_environment(), "DATABASE_URL": rehearser}
-    arguments = ("rehearse", "--staging", name_of(database), "--json")
     async with AsyncExitStack() as stack:
-        await workers(stack, database)
-        # The workers' lines would get into the output of a command in this process.
-        process = await forked.start("surelane_operator.cli", *arguments, env=env, stderr=True)
-        out, err = await process.communicate()
+        for _ in range(2):
+            await stack.enter_async_context(
+                worker(database, SURELANE_HANDLERS="surelane_worker.builtin:handlers")
+            )
+        for scene, (fault, within) in SCENES.items():
+            stored, at = await played(connection, server, fault)
+            ended = f"(select count(distinct id) from ({ENDED.replace('$1', f'array{stored}')}) as e)"
+            await becomes(connection, f"select {ended} = {len(stored)}")
+            judge(scene, within, at, await connection.fetch(ENDED, stored))
         newest = await connection.fetchval("select min(session) from agent.worker")
         assert newest > 2, "a worker did not have to open another session"
-    said = json.loads(out or b"{}")
-    late = set()
-    for scene, (_, within) in SCENES.items():
-        found = [each for each in said["findings"] if each["check"] == scene]
-        promised = ["300 of 300 events ended", "0 ended twice", "5 groups ended in their order"]
-        assert [each["found"] for each in found[:3]] == promised, err
-        assert f"promised: {within:g} s" in found[3]["found"]
-        late.add(found[3]["level"])  # on a busy machine
-    others = [each["level"] for each in said["findings"] if each["check"] not in SCENES]
-    assert "problem" not in others
-    assert (process.returncode, said["healthy"]) == ((1, False) if "problem" in late else (0, True)), err
-    assert {"group heads", "claims", "timeline"} <= {each["check"] for each in said["findings"]}
-    kept = await connection.fetch("select action, target, via from agent.operator_action")
-    assert [tuple(each) for each in kept] == [("rehearse", "kind analytics-write", "command")]
+    found = await verify(connection)
+    assert [each for each in found if each.level is Level.PROBLEM] == []
+    assert {"group heads", "claims", "timeline"} <= {each.check for each in found}
 
 
-async def test_it_refuses_what_is_not_named_not_allowed_or_not_there(
-    database: str, connection: Connection, rehearser: str
-) -> None:
-    name = name_of(database)
-    done = await rehearse(rehearser, "production")
-    assert done.refused(1, f"this is the database {name}, not production: nothing was done")
-    done = await rehearse(rehearser, name)
-    assert done.refused(1, "0 workers with sessions handle analytics-write: start two")
-    async with AsyncExitStack() as stack:
-        await workers(stack, database)
-        done = await rehearse(as_role(database, "surelane_operator"), name)
-        assert done.refused(1, "grant pg_signal_backend to it")
-    for table in ("job", "operator_action"):
-        assert await connection.fetchval(f"select count(*) from agent.{table}") == 0
+async def played(connection: Connection, server: Server, fault: str) -> tuple[list[int], datetime]:
+    """Store events, with the fault halfway; return their ids and its time."""
+    stored, at = list[int](), None
+    for nth in range(BATCHES):
+        if nth == BATCHES // 2:
+            await becomes(connection, f"select count(*) = 2 from ({HOLDERS}) as holders")
+            pids = (await connection.fetch(HOLDERS))[0]["pids"]
+            at = await connection.fetchval("select agent.clock()")
+            name = await connection.fetchval("select current_database()")
+            await server.execute(fault.replace("%s", ",".join(map(str, pids))).replace("%d", name))
+        jobs = [Job(KIND, {"rehearsal": nth}, group_key=f"{fault[:20]} {group}") for group in range(GROUPS)]
+        stored += [answer.id for answer in await Queue(connection).enqueue_many(jobs)]
+        await asyncio.sleep(EVERY)
+    assert at is not None
+    return stored, at
+
+
+def judge(scene: str, within: float, at: datetime, rows: list[Any]) -> None:
+    """Compare with the promises. Time counts from the fault, where that came between an event and its end."""
+    groups, took = defaultdict(list), [0.0]
+    for row in rows:
+        groups[row["group_key"]].append(row["finished_at"])
+        since = at if row["enqueued_at"] < at < row["finished_at"] else row["enqueued_at"]
+        took.append((row["finished_at"] - since).total_seconds())
+    assert len(rows) == len({row["id"] for row in rows}), f"{scene}: an event ended twice"
+    assert all(each == sorted(each) for each in groups.values()), f"{scene}: a group ended out of order"
+    assert max(took) <= within, scene

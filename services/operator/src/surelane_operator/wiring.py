@@ -22,11 +22,12 @@ from surelane_operator.console.access.guard import Credentials, Guard, keep_priv
 from surelane_operator.console.access.oidc import Provider
 from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used, is_within
 from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
-from surelane_operator.console.access.viewer import Groups, Role, Tokens
+from surelane_operator.console.access.viewer import Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import bare
 from surelane_operator.console.screen import Links, Sources
 from surelane_operator.doctor import Examinations
+from surelane_operator.roles import Groups, Role
 from surelane_operator.shards import known
 from surelane_operator.times import read_any_time
 from surelane_service.compatibility import schema_unfit, schema_version

@@ -8,6 +8,7 @@ from surelane import __version__
 from surelane_operator.api.bulk import BulkApi
 from surelane_operator.api.endpoint import Endpoint, document
 from surelane_operator.api.queue import QueueApi
+from surelane_operator.api.routes import route_of
 from surelane_operator.api.stream import StreamApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import refusal
@@ -58,6 +59,6 @@ class OperatorApi:
             return web.json_response(described)
 
         return [
-            *(web.route(each.method, each.path, each.answer) for each in self.endpoints),
+            *(route_of(each) for each in self.endpoints),
             web.get("/v1/openapi.json", openapi),
         ]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, described
-from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
+from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Endpoint, Table
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
@@ -126,11 +126,13 @@ class ActionPage(BaseModel):
 
 
 class ActionsQuery(Strict):
-    target: Annotated[Text, Field(max_length=300)] | None = Field(None, description="such as event 7")
-    limit: int = Field(50, ge=1, le=1000)
-    cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
-        None, description="`next` of the page before"
+    target: Annotated[Text, Field(max_length=300)] | None = Field(
+        None, description="only actions on this, such as: event 7, kind chat, schedule daily"
     )
+    cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
+        None, description="`next` of the page before: only actions with a smaller id"
+    )
+    limit: int = Field(50, ge=1, le=1000, description="how many to list")
 
 
 class Payload(BaseModel):
@@ -140,6 +142,20 @@ class Payload(BaseModel):
     errors: list[Any] = Field(
         description="those of its attempts, then those of its steps, which name the step"
     )
+
+
+ACTIONS = Command(
+    "actions",
+    tables=[
+        Table(
+            "actions",
+            ("id", "at", "who", "via", "action", "target", "result"),
+            "no operator has done anything yet",
+            cut=("who", "target", "result"),
+        )
+    ],
+    renamed={"cursor": "before"},
+)
 
 
 class BulkApi:
@@ -156,7 +172,7 @@ class BulkApi:
             Endpoint("POST", "/v1/jobs/bulk/preview", self.preview_change, role="viewer"),
             Endpoint("POST", "/v1/jobs/bulk", self.change_events, status=202, refusals=busy),
             Endpoint("GET", "/v1/jobs/{id}/payload", self.get_payload, refusals=UNKNOWN),
-            Endpoint("GET", "/v1/actions", self.list_actions),
+            Endpoint("GET", "/v1/actions", self.list_actions, command=ACTIONS),
             Endpoint("GET", "/v1/actions/{id}", self.get_action, refusals=unknown),
         ]
 
@@ -193,7 +209,7 @@ class BulkApi:
         cursor of the request that goes on.
         """
         if len(self._tasks) >= AT_ONCE:
-            raise Refused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
+            raise CallRefused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
         change = ManyChange(body.action, body.which(), body.limit, body.reason, body.cursor)
         action = await self._changes.begin_change(change)
         task = asyncio.create_task(self._change(change, action))
@@ -203,7 +219,7 @@ class BulkApi:
         return Action.model_validate(await self._changes.audit.read(action))
 
     async def list_actions(self, query: ActionsQuery) -> ActionPage:
-        """List what operators did, newest first."""
+        """List what operators did, newest first: who, when, what, and what came of it."""
         found = await self._changes.audit.list_actions(query.limit, before=query.cursor, target=query.target)
         following = str(found[-1]["id"]) if len(found) == query.limit else None
         return ActionPage.model_validate({"actions": found, "next": following})

@@ -5,16 +5,77 @@ from typing import Any
 
 from surelane.queue import Queue
 from surelane_operator.api import models
-from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
+from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Endpoint, Table
 from surelane_operator.api.models import EventPath
+from surelane_operator.audit import current_actor
 from surelane_operator.changes import Changes
 from surelane_operator.doctor import AGAIN, Examination, Examinations
 from surelane_operator.reads import queue
 from surelane_operator.reads.filters import cursor_after
 from surelane_operator.reads.lookup import Lookup, look_up, why
-from surelane_operator.reads.timeline import EventStory, story_of
+from surelane_operator.reads.timeline import EventStory, key_of, story_of, took_by, why_of
 from surelane_operator.reads.workflows import Workflow, WorkflowPage, list_workflows, read_workflow
 from surelane_service.cron import Cron
+
+FOUND = Table(
+    "jobs",
+    ("id", "kind", "status", "attempts=tries", "runs", "took", "key"),
+    "no such events",
+    cut=("kind", "key"),
+    note="why",
+    more=lambda event: {
+        "runs": event["run_at"] or "never",
+        "took": took_by(event),
+        "key": key_of(event),
+        "why": why_of(event),
+    },
+)
+EVENTS = Command("events list", tables=[FOUND], without=("cursor", "errors"), watch={"errors": False})
+SEARCH = Command("events search", tables=[FOUND], arguments={"text": "words..."})
+STATS = Command(
+    "stats",
+    tables=[
+        Table(
+            "kinds",
+            ("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest"),
+            "no event was ever stored",
+            cut=("kind",),
+        ),
+        Table(
+            "workers",
+            ("name=worker", "state", "version", "started_at=started", "seen_at=seen", "died_at=died"),
+            "no worker is running",
+            cut=("name",),
+            note="kinds",
+        ),
+    ],
+    watch={},
+)
+_DECLARED = ("declared_concurrency=(declared)", "declared_rate=(declared)")
+LIMITS = Command(
+    "limits list",
+    tables=[
+        Table(
+            "limits",
+            ("kind", "per", "concurrency=at once", "rate", *_DECLARED, "set_at=set", "set_by=by"),
+            "no kind has a limit",
+            cut=("kind", "set_by"),
+        )
+    ],
+)
+_TIMES = ("next_at=next", "last_at=last")
+CRON = Command(
+    "cron list",
+    tables=[
+        Table(
+            "schedules",
+            ("name", "kind", "schedule", "time_zone=zone", "catch_up", "overlap", "paused", *_TIMES),
+            "there are no schedules",
+            cut=("name", "kind", "schedule", "time_zone"),
+            note="problem",
+        )
+    ],
+)
 
 
 class QueueApi:
@@ -32,31 +93,74 @@ class QueueApi:
         not_ended = UNKNOWN | {409: "it has not ended, or its key is live again"}
         ended = {409: "it has ended"}
         return [
-            Endpoint("GET", "/v1/jobs", self.list_events),
-            Endpoint("GET", "/v1/jobs/search", self.search_events),
-            Endpoint("GET", "/v1/jobs/{id}", self.get_event, refusals=UNKNOWN),
+            Endpoint("GET", "/v1/jobs", self.list_events, command=EVENTS, fixed={"errors": False}),
+            Endpoint("GET", "/v1/jobs/search", self.search_events, command=SEARCH),
+            Endpoint("GET", "/v1/jobs/{id}", self.get_event, refusals=UNKNOWN, fixed={"payload": False}),
             Endpoint("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=UNKNOWN),
-            Endpoint("POST", "/v1/jobs/{id}/rerun", self.rerun_event, status=202, refusals=not_ended),
-            Endpoint("POST", "/v1/jobs/{id}/cancel", self.cancel_event, refusals=UNKNOWN | ended),
-            Endpoint("POST", "/v1/jobs/{id}/signal", self.signal_event, refusals=UNKNOWN | ended),
+            Endpoint(
+                *("POST", "/v1/jobs/{id}/rerun", self.rerun_event),
+                status=202,
+                refusals=not_ended,
+                destroys=False,
+                fixed={"payload": None},
+            ),
+            Endpoint(
+                *("POST", "/v1/jobs/{id}/cancel", self.cancel_event),
+                refusals=UNKNOWN | ended,
+                destroys=True,
+            ),
+            Endpoint(
+                *("POST", "/v1/jobs/{id}/signal", self.signal_event),
+                refusals=UNKNOWN | ended,
+                command=Command("events signal", "sent", arguments={"name": "name", "value": "value"}),
+            ),
             Endpoint("GET", "/v1/find", self.find_message),
-            Endpoint("POST", "/v1/orchestrate", self.orchestrate, status=202),
+            Endpoint(
+                *("POST", "/v1/orchestrate", self.orchestrate),
+                status=202,
+                command=Command(
+                    "orchestrate", "{id}", arguments={"goal": "goal"}, renamed={"subtasks": "subtask"}
+                ),
+            ),
             Endpoint("GET", "/v1/overview", self.get_overview),
-            Endpoint("GET", "/v1/stats", self.stats),
+            Endpoint("GET", "/v1/stats", self.stats, command=STATS),
             Endpoint("GET", "/v1/kinds", self.list_kinds),
-            Endpoint("POST", "/v1/kinds/{kind}/pause", self.pause_kind),
-            Endpoint("POST", "/v1/kinds/{kind}/resume", self.resume_kind),
-            Endpoint("GET", "/v1/limits", self.list_limits),
-            Endpoint("PUT", "/v1/limits/{kind}", self.set_limit),
-            Endpoint("DELETE", "/v1/limits/{kind}", self.reset_limit, refusals=not_set),
+            Endpoint(
+                *("POST", "/v1/kinds/{kind}/pause", self.pause_kind),
+                command=Command("kinds pause", "{kind} is paused", {"paused": True}),
+            ),
+            Endpoint(
+                *("POST", "/v1/kinds/{kind}/resume", self.resume_kind),
+                command=Command("kinds resume", "{kind} is running", {"paused": False}),
+            ),
+            Endpoint("GET", "/v1/limits", self.list_limits, command=LIMITS),
+            Endpoint(
+                *("PUT", "/v1/limits/{kind}", self.set_limit),
+                command=Command(
+                    "limits set",
+                    "the limit of {kind} is changed; surelane limits reset {kind} takes that back",
+                    {"changed": True},
+                ),
+            ),
+            Endpoint(
+                *("DELETE", "/v1/limits/{kind}", self.reset_limit),
+                refusals=not_set,
+                command=Command(
+                    "limits reset", "the limit of {kind} is as its workers declare it", {"changed": False}
+                ),
+            ),
             Endpoint("GET", "/v1/workers", self.list_workers),
             Endpoint("POST", "/v1/workers/{name}/drain", self.drain_worker, refusals=no_worker),
             Endpoint("POST", "/v1/workers/{name}/resume", self.resume_worker, refusals=no_worker),
-            Endpoint("GET", "/v1/cron", self.list_cron),
+            Endpoint("GET", "/v1/cron", self.list_cron, command=CRON),
             Endpoint("PUT", "/v1/cron/{name}", self.set_cron),
             Endpoint("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
             Endpoint("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
-            Endpoint("DELETE", "/v1/cron/{name}", self.delete_cron, refusals=no_schedule),
+            Endpoint(
+                *("DELETE", "/v1/cron/{name}", self.delete_cron),
+                refusals=no_schedule,
+                command=Command("cron delete", "{name} is deleted", {"deleted": True}),
+            ),
             Endpoint("GET", "/v1/workflows", self.list_workflows),
             Endpoint("GET", "/v1/workflows/{id}", self.get_workflow, refusals=UNKNOWN),
             Endpoint("GET", "/v1/questions", self.list_questions),
@@ -66,7 +170,10 @@ class QueueApi:
         ]
 
     async def list_events(self, query: models.EventsQuery) -> models.EventPage:
-        """List events, newest first."""
+        """List events, newest first: live ones, then ended ones.
+
+        Errors may quote what people wrote, so the look at them is kept.
+        """
         events = await self._changes.list_events(
             query.filter(), query.limit, query.cursor, texts=query.errors
         )
@@ -74,7 +181,10 @@ class QueueApi:
         return models.EventPage.model_validate({"jobs": events, "next": following})
 
     async def search_events(self, query: models.SearchQuery) -> models.EventsFound:
-        """Find events by what people saw, among the newest 1,000."""
+        """Find events by what people saw: a command, a button, a text, a name, a channel, a message.
+
+        Each word must be in the event, in any case. It looks at the newest 1,000 events.
+        """
         events = await self._changes.search(query.text, query.filter(), query.limit)
         return models.EventsFound.model_validate({"jobs": events})
 
@@ -103,16 +213,16 @@ class QueueApi:
         if body.from_step is None and body.payload is None:
             await self._event(path.id)
             if not await self._changes.rerun([path.id]):
-                raise Refused(409, "the event has not ended, or its key is live again")
+                raise CallRefused(409, "the event has not ended, or its key is live again")
             return models.Rerun(id=path.id, rerun_of=None, key=None, kept=[])
         rerun = await self._changes.rerun_as_new(path.id, from_step=body.from_step, payload=body.payload)
         match rerun.answer:
             case "unknown":
-                raise Refused(404, UNKNOWN[404])
+                raise CallRefused(404, UNKNOWN[404])
             case "live":
-                raise Refused(409, "the event has not ended: cancel it, or wait until it ends")
+                raise CallRefused(409, "the event has not ended: cancel it, or wait until it ends")
             case "no_step":
-                raise Refused(400, f"from_step: {rerun.no_step(body.from_step)}")
+                raise CallRefused(400, f"from_step: {rerun.no_step(body.from_step)}")
         return models.Rerun.model_validate(
             {"id": rerun.id, "rerun_of": path.id, "key": rerun.key, "kept": rerun.steps}
         )
@@ -122,17 +232,17 @@ class QueueApi:
         event = await self._event(path.id)
         answer = await self._changes.cancel(path.id, reason=query.reason, children=query.children)
         if answer is None:
-            raise Refused(409, f"the event has ended as {event['status']}")
+            raise CallRefused(409, f"the event has ended as {event['status']}")
         if answer == "busy":
-            raise Refused(409, "another transaction has the event locked; try again")
+            raise CallRefused(409, "another transaction has the event locked; try again")
         return models.Cancelled.model_validate({"status": answer})
 
-    async def signal_event(self, path: EventPath, body: models.SignalBody) -> models.Sent:
+    async def signal_event(self, path: EventPath, body: models.SignalBody) -> models.SignalSent:
         """Send a value to an event whose handler waits for it, now or later."""
         event = await self._event(path.id)
         if await self._changes.signal(path.id, body.name, body.value) is None:
-            raise Refused(409, f"the event has ended as {event['status']}")
-        return models.Sent(status="sent")
+            raise CallRefused(409, f"the event has ended as {event['status']}")
+        return models.SignalSent(status="sent")
 
     async def find_message(self, query: models.FindQuery) -> Lookup:
         """Find a message's events, and why each waits or how it ended; without one, what may have happened."""
@@ -141,11 +251,12 @@ class QueueApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._changes.audit.keeping("orchestrate") as kept:
+            by_command = current_actor().via == "command"
             identity = await Queue(kept.connection, encryption=self._changes.sealing).enqueue(
                 "orchestrator-plan",
-                body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
+                body.model_dump(exclude={"dedupe_key"}, exclude_defaults=True),
                 dedupe_key=body.dedupe_key,
-                enqueued_by="POST /v1/orchestrate",
+                enqueued_by="surelane" if by_command else "POST /v1/orchestrate",
             )
             kept.result = {"id": identity}
         return models.Started(id=identity)
@@ -153,7 +264,7 @@ class QueueApi:
     async def _event(self, identity: int) -> dict[str, Any]:
         event = await self._changes.get(identity)
         if event is None:
-            raise Refused(404, UNKNOWN[404])
+            raise CallRefused(404, UNKNOWN[404])
         return event
 
     async def get_overview(self) -> queue.Overview:
@@ -161,7 +272,7 @@ class QueueApi:
         return await queue.read_overview(self._changes)
 
     async def stats(self) -> models.Stats:
-        """Show the queue in figures."""
+        """Count events by kind and state, and list the workers."""
         return models.Stats.model_validate(
             {"kinds": await self._changes.stats(), "workers": await self._changes.workers()}
         )
@@ -171,7 +282,7 @@ class QueueApi:
         return await queue.read_kinds(self._changes, query.after, query.limit)
 
     async def pause_kind(self, path: models.KindPath) -> None:
-        """Pause a kind."""
+        """Pause a kind: its waiting events are neither claimed nor expired. Running ones finish."""
         await self._changes.pause(path.kind)
 
     async def resume_kind(self, path: models.KindPath) -> None:
@@ -179,17 +290,17 @@ class QueueApi:
         await self._changes.resume(path.kind)
 
     async def list_limits(self) -> models.LimitList:
-        """List the limits of kinds."""
+        """List the limits that hold, and what the workers declare."""
         return models.LimitList.model_validate({"limits": await self._changes.list_limits()})
 
     async def set_limit(self, path: models.KindPath, body: models.LimitBody) -> None:
-        """Change the limit of a kind until it is reset."""
+        """Change the limit of a kind, until it is reset. What is not named stays as it is."""
         await self._changes.set_limit(
             path.kind, concurrency=body.concurrency, rate=body.parsed_rate(), per=body.per
         )
 
     async def reset_limit(self, path: models.KindPath) -> bool:
-        """Let the limit that workers declare hold again."""
+        """Let the limit that the workers declare hold again."""
         return await self._changes.reset_limit(path.kind)
 
     async def list_workers(self) -> queue.WorkerList:
@@ -225,7 +336,7 @@ class QueueApi:
         return None if identity is None else models.Started(id=identity)
 
     async def delete_cron(self, path: models.NamePath) -> bool:
-        """Delete a schedule."""
+        """Delete a schedule. Jobs that it has enqueued stay in the queue."""
         return await self._changes.delete_cron(path.name)
 
     async def list_workflows(self, query: models.PageQuery) -> WorkflowPage:

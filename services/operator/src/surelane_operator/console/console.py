@@ -9,12 +9,13 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError, described
-from surelane_operator.api.endpoint import server_sent
-from surelane_operator.console.access.viewer import EVENT_STREAM, Viewer, viewer_of
+from surelane_operator.api.routes import server_sent
+from surelane_operator.console.access.viewer import EVENT_STREAM, viewer_of
 from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import fragment, page
 from surelane_operator.console.screen import Asked, Missing, Moved, Screen, Sources
 from surelane_operator.console.screens import SCREENS
+from surelane_operator.roles import Viewer
 from surelane_service.logs import get_logger
 
 STATIC = Path(__file__).parent / "static"

@@ -25,6 +25,7 @@ from surelane_operator.reads.filters import (
     Filter,
     Message,
     keyset,
+    natural_key,
     read_message,
 )
 from surelane_operator.reads.trends import Trends
@@ -172,7 +173,7 @@ class Reads(Measured):
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
-        return [row[0] for row in await self.calls.rows("find_events", key)]
+        return [row[0] for row in await self.calls.rows("find_events", natural_key(key))]
 
     async def look(self, identity: int) -> dict[str, Any] | None:
         """Return one event with what people wrote in it, and keep that somebody looked; ``None``: there is none."""

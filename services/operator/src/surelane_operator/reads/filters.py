@@ -1,6 +1,7 @@
 """What a read is about: a filter of events, the place of a page, a message in Slack as people name it."""
 
 import base64
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ MAX_ID = 2**63 - 1
 MAX_CURSOR = 100
 """Characters."""
 _TAG = re.compile(r"([\w.-]{1,40})[:=](.{1,200})", re.ASCII)
+_TRIGGER = re.compile(r"\d+\.\d+\.[0-9a-f]+")
 _BETWEEN_TAGS = re.compile(r",(?=[\w.-]{1,40}[:=])", re.ASCII)
 
 
@@ -53,6 +55,18 @@ class Filter:
     def narrows(self) -> bool:
         """Return whether it filters by what no index has."""
         return any(self.narrowing)
+
+
+def kind_of(text: str) -> str:
+    """Return a kind as people write it: a command is ``/deploy``."""
+    return f"slack.command.{text[1:]}" if text.startswith("/") else text
+
+
+def natural_key(text: str) -> str:
+    """Return the natural key that a person means: a command or a click has a hash of its ``trigger_id``."""
+    if _TRIGGER.fullmatch(text):
+        return f"trigger:{hashlib.sha256(text.encode()).hexdigest()}"
+    return text
 
 
 def split_tags(text: str) -> list[str]:

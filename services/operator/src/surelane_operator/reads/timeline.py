@@ -75,6 +75,25 @@ def error_text(error: Mapping[str, Any]) -> str:
     return ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
 
 
+def key_of(event: dict[str, Any]) -> str:
+    """Return the key under which people know an event: its own, or else its group's or its dedupe key."""
+    return event["item_key"] or event["dedupe_key"] or event["group_key"] or ""
+
+
+def took_by(event: dict[str, Any]) -> str:
+    """Return how long the last attempt of an ended event took."""
+    if event["finished_at"] is None or not event["attempts"] or event["run_at"] > event["finished_at"]:
+        return ""
+    return f"{(event['finished_at'] - event['run_at']).total_seconds():.2f} s"
+
+
+def why_of(event: dict[str, Any]) -> str:
+    """Return why an event ended as it did, or why it is tried again."""
+    if event["status"] == "completed":
+        return ""
+    return ": ".join(part for part in (event["reason"], event["error"]) if part)
+
+
 def _steps(event: Mapping[str, Any]) -> Iterator[Step]:
     yield Step(event["enqueued_at"], "enqueued", event["enqueued_by"], None)
     # The row keeps the moments of the last 100 claims, but the number of all of them.

@@ -11,7 +11,8 @@ from aiohttp.typedefs import Handler
 
 from surelane_operator.audit import acting_as
 from surelane_operator.console.access.sessions import NotKnown
-from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER, Viewer
+from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER
+from surelane_operator.roles import Viewer
 from surelane_service.logs import get_logger
 
 GUARDED = ("/console", "/v1", "/mcp")

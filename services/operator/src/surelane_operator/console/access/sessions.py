@@ -18,7 +18,8 @@ from aiohttp import hdrs, web
 
 from surelane.calls import Calls
 from surelane.errors import SurelaneError, described
-from surelane_operator.console.access.viewer import EVENT_STREAM, Groups, Role, Viewer
+from surelane_operator.console.access.viewer import EVENT_STREAM
+from surelane_operator.roles import Groups, Role, Viewer
 from surelane_service.logs import get_logger
 
 LASTS = timedelta(hours=12)

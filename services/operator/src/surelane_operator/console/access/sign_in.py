@@ -12,7 +12,8 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.viewer import Role, Tokens, viewer_of
+from surelane_operator.console.access.viewer import Tokens, viewer_of
+from surelane_operator.roles import Role
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
