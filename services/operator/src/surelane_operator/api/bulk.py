@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, described
-from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Endpoint, Table
+from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Table, endpoint
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
@@ -144,18 +144,7 @@ class Payload(BaseModel):
     )
 
 
-ACTIONS = Command(
-    "actions",
-    tables=[
-        Table(
-            "actions",
-            ("id", "at", "who", "via", "action", "target", "result"),
-            "no operator has done anything yet",
-            cut=("who", "target", "result"),
-        )
-    ],
-    renamed={"cursor": "before"},
-)
+ACTIONS = Table("actions", "id at who* via action target* result*", "no operator has done anything yet")
 
 
 class BulkApi:
@@ -165,17 +154,6 @@ class BulkApi:
         self._changes = changes
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def endpoints(self) -> list[Endpoint]:
-        busy = {409: "too many changes go on"}
-        unknown = {404: "there is no such action"}
-        return [
-            Endpoint("POST", "/v1/jobs/bulk/preview", self.preview_change, role="viewer"),
-            Endpoint("POST", "/v1/jobs/bulk", self.change_events, status=202, refusals=busy),
-            Endpoint("GET", "/v1/jobs/{id}/payload", self.get_payload, refusals=UNKNOWN),
-            Endpoint("GET", "/v1/actions", self.list_actions, command=ACTIONS),
-            Endpoint("GET", "/v1/actions/{id}", self.get_action, refusals=unknown),
-        ]
-
     async def close(self) -> None:
         """Stop the changes that go on; each keeps how far it came."""
         for task in self._tasks:
@@ -183,6 +161,7 @@ class BulkApi:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL)
 
+    @endpoint("POST", "/v1/jobs/bulk/preview", role="viewer")
     async def preview_change(self, body: BulkTarget) -> Preview:
         """Count the events that a change would change now, and show some."""
         which = body.which()
@@ -202,6 +181,7 @@ class BulkApi:
         shown = [ListedEvent.model_validate(event) for event in sample[:SAMPLE]]
         return Preview(matching=matching, more=more, unchanged=unchanged, looked=looked, sample=shown)
 
+    @endpoint("POST", "/v1/jobs/bulk", status=202, refusals={409: "too many changes go on"})
     async def change_events(self, body: Bulk) -> Action:
         """Run again, cancel or expire many events, in steps. The answer is the action, which shows the progress.
 
@@ -218,17 +198,20 @@ class BulkApi:
         await asyncio.wait([task], timeout=PATIENCE)
         return Action.model_validate(await self._changes.audit.read(action))
 
+    @endpoint("GET", "/v1/actions", command=Command("actions", ACTIONS, renamed={"cursor": "before"}))
     async def list_actions(self, query: ActionsQuery) -> ActionPage:
         """List what operators did, newest first: who, when, what, and what came of it."""
         found = await self._changes.audit.list_actions(query.limit, before=query.cursor, target=query.target)
         following = str(found[-1]["id"]) if len(found) == query.limit else None
         return ActionPage.model_validate({"actions": found, "next": following})
 
+    @endpoint("GET", "/v1/actions/{id}", refusals={404: "there is no such action"})
     async def get_action(self, path: EventPath) -> Action | None:
         """Show one action, also while it goes on."""
         found = await self._changes.audit.read(path.id)
         return None if found is None else Action.model_validate(found)
 
+    @endpoint("GET", "/v1/jobs/{id}/payload", refusals=UNKNOWN)
     async def get_payload(self, path: EventPath) -> Payload | None:
         """Show the payload of an event, and the texts of its errors. That you looked is kept."""
         event = await self._changes.look(path.id)

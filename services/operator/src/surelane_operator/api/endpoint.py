@@ -6,8 +6,10 @@ The function's signature says what a call reads and what it answers.
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from functools import partial
+from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, Json, ValidationError, create_model
 from pydantic.json_schema import models_json_schema
@@ -62,32 +64,31 @@ class Given(NamedTuple):
 class Table:
     """How a command shows a list, which is the field ``rows`` of the answer.
 
-    A column is ``field`` or ``field=title``. Where a terminal is narrow, those of ``cut`` lose their middle. ``note``
-    is a field that stands below its row. ``more`` returns values that no field of a row has.
+    ``columns`` are fields, or ``field=title``. With ``*`` after the field, its values lose their middle where a
+    terminal is narrow. ``note`` is a field that stands below its row. ``beside`` returns what no field of a row has.
     """
 
     rows: str
-    columns: Sequence[str]
+    columns: str
     empty: str
-    cut: Collection[str] = ()
     note: str | None = None
-    more: Callable[[dict[str, Any]], Mapping[str, Any]] = dict
+    beside: Callable[[dict[str, Any]], Mapping[str, Any]] = dict
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """How an endpoint is a command; its group and word are ``words``.
 
-    It prints tables, or the sentence ``told`` with the path and the answer filled in. As JSON it prints the rows of its
-    only table, or the path, ``also`` and the answer. The fields of the path are arguments, and those of ``arguments``,
-    by the names there; ``...`` after a name takes several words. Every other field is an option, unless ``without`` has
-    it, and may be ``renamed``. ``watch`` has the fields that ``--watch`` sets.
+    It ``prints`` a table, or a sentence with the path and the answer filled in. As JSON it prints the table's rows; the
+    answer, where ``more`` is a second table; for a sentence the path, ``also`` and the answer. The fields of the path
+    are arguments, and those of ``arguments``, by the names there; ``...`` after a name takes several words. Every other
+    field is an option, unless ``without`` has it, and may be ``renamed``. ``watch`` has what ``--watch`` sets.
     """
 
     words: str
-    told: str = ""
+    prints: str | Table
     also: Mapping[str, object] = field(default_factory=dict)
-    tables: Sequence[Table] = ()
+    more: Table | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     without: Collection[str] = ()
@@ -121,6 +122,7 @@ class Endpoint:
         destroys: bool | None = None,
         fixed: Mapping[str, Any] | None = None,
     ) -> None:
+        """Declare it. ``call`` may be a method: see :meth:`bound`."""
         signature = inspect.signature(call)
         first, *others = call.__name__.split("_")
         self.id = first + "".join(word.capitalize() for word in others)
@@ -131,7 +133,7 @@ class Endpoint:
         self._answer = _model_of(signature.return_annotation)
         self.status = status or (200 if self._answer else 204)
         self.parts: Mapping[str, type[BaseModel]] = {
-            name: parameter.annotation for name, parameter in signature.parameters.items()
+            name: parameter.annotation for name, parameter in signature.parameters.items() if name != "self"
         }
         body = self.parts.get("body")
         self.role: Role = role or ("viewer" if method == "GET" else "operator")
@@ -146,6 +148,12 @@ class Endpoint:
             for name, model in self.parts.items()
         }
         self._input = create_model(self.id, **fields)
+
+    def bound(self, owner: object) -> Self:
+        """Return it as the endpoint of an object that has it among its methods."""
+        bound = copy(self)
+        vars(bound)["_call"] = partial(self._call, owner)
+        return bound
 
     async def call(self, viewer: Viewer, given: Mapping[str, object]) -> BaseModel | None:
         """Do as :meth:`run` for a viewer who may; also what the database refuses is a :class:`CallRefused`."""
@@ -235,6 +243,21 @@ class Endpoint:
         if "body" in self.parts:
             described["requestBody"] = {"required": not self.no_body, "content": _json(self.parts["body"])}
         return described
+
+
+def endpoint(method: str, path: str, **more: Any) -> Callable[[Callable[..., Any]], Endpoint]:  # noqa: ANN401 - those of an endpoint
+    """Declare a method as an endpoint: see :class:`Endpoint`."""
+    return lambda call: Endpoint(method, path, call, **more)
+
+
+def declared(owner: type) -> list[Endpoint]:
+    """Return the endpoints that a class declares, in the order in which their paths are matched."""
+    return [each for each in vars(owner).values() if isinstance(each, Endpoint)]
+
+
+def endpoints_of(*owners: object) -> list[Endpoint]:
+    """Return the endpoints of objects, which answer."""
+    return [each.bound(owner) for owner in owners for each in declared(type(owner))]
 
 
 def document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from surelane.queue import Queue
 from surelane_operator.api import models
-from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Endpoint, Table
+from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Table, endpoint
 from surelane_operator.api.models import EventPath
 from surelane_operator.audit import current_actor
 from surelane_operator.changes import Changes
@@ -17,64 +17,48 @@ from surelane_operator.reads.timeline import EventStory, key_of, story_of, took_
 from surelane_operator.reads.workflows import Workflow, WorkflowPage, list_workflows, read_workflow
 from surelane_service.cron import Cron
 
-FOUND = Table(
-    "jobs",
-    ("id", "kind", "status", "attempts=tries", "runs", "took", "key"),
-    "no such events",
-    cut=("kind", "key"),
-    note="why",
-    more=lambda event: {
-        "runs": event["run_at"] or "never",
-        "took": took_by(event),
-        "key": key_of(event),
-        "why": why_of(event),
-    },
-)
-EVENTS = Command("events list", tables=[FOUND], without=("cursor", "errors"), watch={"errors": False})
-SEARCH = Command("events search", tables=[FOUND], arguments={"text": "words..."})
+NOT_SET = {404: "no operator has changed this limit"}
+NO_WORKER = {404: "there is no such worker"}
+NO_SCHEDULE = {404: "there is no such schedule"}
+NOT_ENDED = UNKNOWN | {409: "it has not ended, or its key is live again"}
+ENDED = UNKNOWN | {409: "it has ended"}
+
+
+def _beside(event: dict[str, Any]) -> dict[str, Any]:
+    runs = event["run_at"] or "never"
+    return {"runs": runs, "took": took_by(event), "key": key_of(event), "why": why_of(event)}
+
+
+FOUND = Table("jobs", "id kind* status attempts=tries runs took key*", "no such events", "why", _beside)
+EVENTS = Command("events list", FOUND, without=("cursor", "errors"), watch={"errors": False})
+SIGNAL = Command("events signal", "sent", arguments={"name": "name", "value": "value"})
+PLAN = Command("orchestrate", "{id}", arguments={"goal": "goal"}, renamed={"subtasks": "subtask"})
 STATS = Command(
     "stats",
-    tables=[
-        Table(
-            "kinds",
-            ("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest"),
-            "no event was ever stored",
-            cut=("kind",),
-        ),
-        Table(
-            "workers",
-            ("name=worker", "state", "version", "started_at=started", "seen_at=seen", "died_at=died"),
-            "no worker is running",
-            cut=("name",),
-            note="kinds",
-        ),
-    ],
+    Table(
+        "kinds", "kind* paused pending scheduled running oldest_pending=oldest", "no event was ever stored"
+    ),
+    more=Table(
+        "workers",
+        "name*=worker state version started_at=started seen_at=seen died_at=died",
+        "no worker is running",
+        "kinds",
+    ),
     watch={},
 )
-_DECLARED = ("declared_concurrency=(declared)", "declared_rate=(declared)")
-LIMITS = Command(
-    "limits list",
-    tables=[
-        Table(
-            "limits",
-            ("kind", "per", "concurrency=at once", "rate", *_DECLARED, "set_at=set", "set_by=by"),
-            "no kind has a limit",
-            cut=("kind", "set_by"),
-        )
-    ],
+LIMITS = Table(
+    "limits",
+    "kind* per concurrency=at_once rate declared_concurrency=(declared) declared_rate=(declared)"
+    " set_at=set set_by*=by",
+    "no kind has a limit",
 )
-_TIMES = ("next_at=next", "last_at=last")
-CRON = Command(
-    "cron list",
-    tables=[
-        Table(
-            "schedules",
-            ("name", "kind", "schedule", "time_zone=zone", "catch_up", "overlap", "paused", *_TIMES),
-            "there are no schedules",
-            cut=("name", "kind", "schedule", "time_zone"),
-            note="problem",
-        )
-    ],
+CHANGED = "the limit of {kind} is changed; surelane limits reset {kind} takes that back"
+RESET = "the limit of {kind} is as its workers declare it"
+SCHEDULES = Table(
+    "schedules",
+    "name* kind* schedule* time_zone*=zone catch_up overlap paused next_at=next last_at=last",
+    "there are no schedules",
+    "problem",
 )
 
 
@@ -85,90 +69,7 @@ class QueueApi:
         self._changes = changes
         self._examinations = examinations
 
-    def endpoints(self) -> list[Endpoint]:
-        """Return the endpoints in the order in which their paths are matched."""
-        not_set = {404: "no operator has changed this limit"}
-        no_worker = {404: "there is no such worker"}
-        no_schedule = {404: "there is no such schedule"}
-        not_ended = UNKNOWN | {409: "it has not ended, or its key is live again"}
-        ended = {409: "it has ended"}
-        return [
-            Endpoint("GET", "/v1/jobs", self.list_events, command=EVENTS, fixed={"errors": False}),
-            Endpoint("GET", "/v1/jobs/search", self.search_events, command=SEARCH),
-            Endpoint("GET", "/v1/jobs/{id}", self.get_event, refusals=UNKNOWN, fixed={"payload": False}),
-            Endpoint("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=UNKNOWN),
-            Endpoint(
-                *("POST", "/v1/jobs/{id}/rerun", self.rerun_event),
-                status=202,
-                refusals=not_ended,
-                destroys=False,
-                fixed={"payload": None},
-            ),
-            Endpoint(
-                *("POST", "/v1/jobs/{id}/cancel", self.cancel_event),
-                refusals=UNKNOWN | ended,
-                destroys=True,
-            ),
-            Endpoint(
-                *("POST", "/v1/jobs/{id}/signal", self.signal_event),
-                refusals=UNKNOWN | ended,
-                command=Command("events signal", "sent", arguments={"name": "name", "value": "value"}),
-            ),
-            Endpoint("GET", "/v1/find", self.find_message),
-            Endpoint(
-                *("POST", "/v1/orchestrate", self.orchestrate),
-                status=202,
-                command=Command(
-                    "orchestrate", "{id}", arguments={"goal": "goal"}, renamed={"subtasks": "subtask"}
-                ),
-            ),
-            Endpoint("GET", "/v1/overview", self.get_overview),
-            Endpoint("GET", "/v1/stats", self.stats, command=STATS),
-            Endpoint("GET", "/v1/kinds", self.list_kinds),
-            Endpoint(
-                *("POST", "/v1/kinds/{kind}/pause", self.pause_kind),
-                command=Command("kinds pause", "{kind} is paused", {"paused": True}),
-            ),
-            Endpoint(
-                *("POST", "/v1/kinds/{kind}/resume", self.resume_kind),
-                command=Command("kinds resume", "{kind} is running", {"paused": False}),
-            ),
-            Endpoint("GET", "/v1/limits", self.list_limits, command=LIMITS),
-            Endpoint(
-                *("PUT", "/v1/limits/{kind}", self.set_limit),
-                command=Command(
-                    "limits set",
-                    "the limit of {kind} is changed; surelane limits reset {kind} takes that back",
-                    {"changed": True},
-                ),
-            ),
-            Endpoint(
-                *("DELETE", "/v1/limits/{kind}", self.reset_limit),
-                refusals=not_set,
-                command=Command(
-                    "limits reset", "the limit of {kind} is as its workers declare it", {"changed": False}
-                ),
-            ),
-            Endpoint("GET", "/v1/workers", self.list_workers),
-            Endpoint("POST", "/v1/workers/{name}/drain", self.drain_worker, refusals=no_worker),
-            Endpoint("POST", "/v1/workers/{name}/resume", self.resume_worker, refusals=no_worker),
-            Endpoint("GET", "/v1/cron", self.list_cron, command=CRON),
-            Endpoint("PUT", "/v1/cron/{name}", self.set_cron),
-            Endpoint("PATCH", "/v1/cron/{name}", self.change_cron, refusals=no_schedule),
-            Endpoint("POST", "/v1/cron/{name}/run", self.run_cron, status=202, refusals=no_schedule),
-            Endpoint(
-                *("DELETE", "/v1/cron/{name}", self.delete_cron),
-                refusals=no_schedule,
-                command=Command("cron delete", "{name} is deleted", {"deleted": True}),
-            ),
-            Endpoint("GET", "/v1/workflows", self.list_workflows),
-            Endpoint("GET", "/v1/workflows/{id}", self.get_workflow, refusals=UNKNOWN),
-            Endpoint("GET", "/v1/questions", self.list_questions),
-            Endpoint("GET", "/v1/usage", self.list_usage),
-            Endpoint("GET", "/v1/doctor", self.get_findings),
-            Endpoint("POST", "/v1/doctor", self.examine),
-        ]
-
+    @endpoint("GET", "/v1/jobs", command=EVENTS, fixed={"errors": False})
     async def list_events(self, query: models.EventsQuery) -> models.EventPage:
         """List events, newest first: live ones, then ended ones.
 
@@ -180,6 +81,9 @@ class QueueApi:
         following = cursor_after(events[-1]) if len(events) == query.limit else None
         return models.EventPage.model_validate({"jobs": events, "next": following})
 
+    @endpoint(
+        "GET", "/v1/jobs/search", command=Command("events search", FOUND, arguments={"text": "words..."})
+    )
     async def search_events(self, query: models.SearchQuery) -> models.EventsFound:
         """Find events by what people saw: a command, a button, a text, a name, a channel, a message.
 
@@ -188,6 +92,7 @@ class QueueApi:
         events = await self._changes.search(query.text, query.filter(), query.limit)
         return models.EventsFound.model_validate({"jobs": events})
 
+    @endpoint("GET", "/v1/jobs/{id}", refusals=UNKNOWN, fixed={"payload": False})
     async def get_event(self, path: EventPath, query: models.EventQuery) -> EventStory | None:
         """Show one event, its timeline, and in a sentence why it waits or how it ended."""
         read = self._changes.look if query.payload else self._changes.get
@@ -199,11 +104,15 @@ class QueueApi:
         told = {"timeline": story_of(event), "why": await why(self._changes, event)}
         return EventStory.model_validate(event | told)
 
+    @endpoint("GET", "/v1/jobs/{id}/why", refusals=UNKNOWN)
     async def why_waiting(self, path: EventPath) -> models.Why | None:
         """Say why an event is not running."""
         found = await self._changes.why(path.id)
         return None if found is None else models.Why(reason=found[0], detail=found[1])
 
+    @endpoint(
+        "POST", "/v1/jobs/{id}/rerun", status=202, refusals=NOT_ENDED, destroys=False, fixed={"payload": None}
+    )
     async def rerun_event(self, path: EventPath, body: models.RerunBody) -> models.Rerun:
         """Run an ended event again.
 
@@ -227,6 +136,7 @@ class QueueApi:
             {"id": rerun.id, "rerun_of": path.id, "key": rerun.key, "kept": rerun.steps}
         )
 
+    @endpoint("POST", "/v1/jobs/{id}/cancel", refusals=ENDED, destroys=True)
     async def cancel_event(self, path: EventPath, query: models.CancelQuery) -> models.Cancelled:
         """Cancel an event, also while it runs."""
         event = await self._event(path.id)
@@ -237,6 +147,7 @@ class QueueApi:
             raise CallRefused(409, "another transaction has the event locked; try again")
         return models.Cancelled.model_validate({"status": answer})
 
+    @endpoint("POST", "/v1/jobs/{id}/signal", refusals=ENDED, command=SIGNAL)
     async def signal_event(self, path: EventPath, body: models.SignalBody) -> models.SignalSent:
         """Send a value to an event whose handler waits for it, now or later."""
         event = await self._event(path.id)
@@ -244,10 +155,12 @@ class QueueApi:
             raise CallRefused(409, f"the event has ended as {event['status']}")
         return models.SignalSent(status="sent")
 
+    @endpoint("GET", "/v1/find")
     async def find_message(self, query: models.FindQuery) -> Lookup:
         """Find a message's events, and why each waits or how it ended; without one, what may have happened."""
         return await look_up(self._changes, query.text)
 
+    @endpoint("POST", "/v1/orchestrate", status=202, command=PLAN)
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._changes.audit.keeping("orchestrate") as kept:
@@ -267,98 +180,136 @@ class QueueApi:
             raise CallRefused(404, UNKNOWN[404])
         return event
 
+    @endpoint("GET", "/v1/overview")
     async def get_overview(self) -> queue.Overview:
         """Show what waits the longest and why, what failed or expired lately, and how fast it goes."""
         return await queue.read_overview(self._changes)
 
+    @endpoint("GET", "/v1/stats", command=STATS)
     async def stats(self) -> models.Stats:
         """Count events by kind and state, and list the workers."""
         return models.Stats.model_validate(
             {"kinds": await self._changes.stats(), "workers": await self._changes.workers()}
         )
 
+    @endpoint("GET", "/v1/kinds")
     async def list_kinds(self, query: models.KindsQuery) -> queue.KindPage:
         """List kinds, with their counts, limits and workers."""
         return await queue.read_kinds(self._changes, query.after, query.limit)
 
+    @endpoint(
+        "POST", "/v1/kinds/{kind}/pause", command=Command("kinds pause", "{kind} is paused", {"paused": True})
+    )
     async def pause_kind(self, path: models.KindPath) -> None:
         """Pause a kind: its waiting events are neither claimed nor expired. Running ones finish."""
         await self._changes.pause(path.kind)
 
+    @endpoint(
+        "POST",
+        "/v1/kinds/{kind}/resume",
+        command=Command("kinds resume", "{kind} is running", {"paused": False}),
+    )
     async def resume_kind(self, path: models.KindPath) -> None:
         """Resume a kind."""
         await self._changes.resume(path.kind)
 
+    @endpoint("GET", "/v1/limits", command=Command("limits list", LIMITS))
     async def list_limits(self) -> models.LimitList:
         """List the limits that hold, and what the workers declare."""
         return models.LimitList.model_validate({"limits": await self._changes.list_limits()})
 
+    @endpoint("PUT", "/v1/limits/{kind}", command=Command("limits set", CHANGED, {"changed": True}))
     async def set_limit(self, path: models.KindPath, body: models.LimitBody) -> None:
         """Change the limit of a kind, until it is reset. What is not named stays as it is."""
         await self._changes.set_limit(
             path.kind, concurrency=body.concurrency, rate=body.parsed_rate(), per=body.per
         )
 
+    @endpoint(
+        "DELETE",
+        "/v1/limits/{kind}",
+        refusals=NOT_SET,
+        command=Command("limits reset", RESET, {"changed": False}),
+    )
     async def reset_limit(self, path: models.KindPath) -> bool:
         """Let the limit that the workers declare hold again."""
         return await self._changes.reset_limit(path.kind)
 
+    @endpoint("GET", "/v1/workers")
     async def list_workers(self) -> queue.WorkerList:
         """List workers, and what each runs now."""
         return await queue.read_workers(self._changes)
 
+    @endpoint("POST", "/v1/workers/{name}/drain", refusals=NO_WORKER)
     async def drain_worker(self, path: models.NamePath) -> bool:
         """Let a worker end what it runs and claim nothing more; it learns of that within a minute."""
         return await self._changes.drain_worker(path.name, drained=True)
 
+    @endpoint("POST", "/v1/workers/{name}/resume", refusals=NO_WORKER)
     async def resume_worker(self, path: models.NamePath) -> bool:
         """Let a drained worker claim again."""
         return await self._changes.drain_worker(path.name, drained=False)
 
+    @endpoint("GET", "/v1/cron", command=Command("cron list", SCHEDULES))
     async def list_cron(self) -> queue.ScheduleList:
         """List the named schedules, with their next firings and last runs."""
         return await queue.read_schedules(self._changes)
 
+    @endpoint("PUT", "/v1/cron/{name}")
     async def set_cron(self, path: models.NamePath, body: models.CronBody) -> None:
         """Create or change a schedule."""
         fields = body.model_dump(exclude={"schedule", "time_zone", "jitter"})
         cron = Cron(body.schedule, body.time_zone, timedelta(seconds=body.jitter), path.name)
         await self._changes.set_cron(path.name, cron, **fields)
 
+    @endpoint("PATCH", "/v1/cron/{name}", refusals=NO_SCHEDULE)
     async def change_cron(self, path: models.NamePath, body: models.CronChange) -> bool:
         """Pause or resume a schedule."""
         change = self._changes.pause_cron if body.paused else self._changes.resume_cron
         return await change(path.name)
 
+    @endpoint("POST", "/v1/cron/{name}/run", status=202, refusals=NO_SCHEDULE)
     async def run_cron(self, path: models.NamePath) -> models.Started | None:
         """Enqueue a job of a schedule now."""
         identity = await self._changes.run_cron(path.name)
         return None if identity is None else models.Started(id=identity)
 
+    @endpoint(
+        "DELETE",
+        "/v1/cron/{name}",
+        refusals=NO_SCHEDULE,
+        command=Command("cron delete", "{name} is deleted", {"deleted": True}),
+    )
     async def delete_cron(self, path: models.NamePath) -> bool:
         """Delete a schedule. Jobs that it has enqueued stay in the queue."""
         return await self._changes.delete_cron(path.name)
 
+    @endpoint("GET", "/v1/workflows")
     async def list_workflows(self, query: models.PageQuery) -> WorkflowPage:
         """List workflows, newest first."""
         return await list_workflows(self._changes.calls, query.cursor, query.limit)
 
+    @endpoint("GET", "/v1/workflows/{id}", refusals=UNKNOWN)
     async def get_workflow(self, path: models.EventPath, query: models.WorkflowQuery) -> Workflow | None:
         """Show the workflow of an event as a tree."""
         return await read_workflow(self._changes.calls, path.id, query.after)
 
+    @endpoint("GET", "/v1/questions")
     async def list_questions(self, query: models.PageQuery) -> queue.QuestionPage:
         """List the questions that wait for people, newest first."""
         return await queue.list_questions(self._changes, query.cursor, query.limit)
 
+    @endpoint("GET", "/v1/usage")
     async def list_usage(self) -> queue.UsageList:
         """List what models used in the last 30 days, by day, workspace and model."""
         return await queue.list_usage(self._changes)
 
+    @endpoint("GET", "/v1/doctor")
     async def get_findings(self) -> Examination:
         """Show what the doctor found in the last minute."""
         return await self._examinations.latest()
 
+    @endpoint("POST", "/v1/doctor")
     async def examine(self) -> Examination:
         """Run the doctor now."""
         return await self._examinations.latest(AGAIN)

@@ -36,7 +36,7 @@ _WORDS = {
 }
 _RECEIPTS = Table(
     "receipts",
-    ("id=receipt", "asked_at=asked", "asked_by=by", "filter", "removed", "finished_at=finished"),
+    "id=receipt asked_at=asked asked_by=by filter removed finished_at=finished",
     "nothing was ever erased",
 )
 Told = Callable[[int, int, str], None]

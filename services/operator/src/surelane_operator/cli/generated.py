@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from inspect import Parameter, Signature
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -11,7 +11,15 @@ from typer import Argument, Option
 
 from surelane.calls import Connection
 from surelane_operator.api.bulk import BulkApi
-from surelane_operator.api.endpoint import CallRefused, Command, Endpoint, Given
+from surelane_operator.api.endpoint import (
+    CallRefused,
+    Command,
+    Endpoint,
+    Given,
+    Table,
+    declared,
+    endpoints_of,
+)
 from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes
 from surelane_operator.cli.output import say, show_json, show_table, watched
@@ -32,14 +40,9 @@ KEY = "An event's id or natural key: Slack's event_id, or the trigger_id of a cl
 _EXITS = {400: ExitCode.USAGE, 404: ExitCode.NOT_FOUND}
 
 
-def endpoints(changes: Changes, database: str) -> list[Endpoint]:
-    """Return the endpoints that may be commands, on these ``changes``."""
-    return [*QueueApi(changes, Examinations(database)).endpoints(), *BulkApi(changes).endpoints()]
-
-
 def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer]) -> None:
     """Add each endpoint that is a command to its group."""
-    for endpoint in endpoints(cast("Changes", None), ""):
+    for endpoint in (*declared(QueueApi), *declared(BulkApi)):
         if endpoint.command is not None:
             group, _, word = endpoint.command.words.rpartition(" ")
             (groups[group] if group else app).command(word)(_function(endpoint, endpoint.command))
@@ -142,7 +145,8 @@ def _answer(endpoint: Endpoint, database: str, values: dict[str, Any]) -> BaseMo
     async def work(changes: Changes, _: Connection) -> BaseModel | None:
         if "id" in values:
             read["id"] = values["id"] = (await event_named(changes, values["id"]))["id"]
-        (bound,) = [each for each in endpoints(changes, database) if each.name == endpoint.name]
+        owners = QueueApi(changes, Examinations(database)), BulkApi(changes)
+        (bound,) = [each for each in endpoints_of(*owners) if each.name == endpoint.name]
         return await bound.run(bound.given(read))
 
     try:
@@ -166,13 +170,17 @@ def _show(
     endpoint: Endpoint, command: Command, values: Mapping[str, Any], answer: BaseModel | None, as_json: bool
 ) -> None:
     found = answer.model_dump(mode="json" if as_json else "python") if answer else {}
-    if not command.tables:
+    if isinstance(command.prints, str):
         path = {name: values[name] for name, each in endpoint.fields.items() if each.part == "path"}
-        say(command.told.format(**{**values, **found}), {**path, **command.also, **found}, as_json=as_json)
+        say(command.prints.format(**{**values, **found}), {**path, **command.also, **found}, as_json=as_json)
     elif as_json:
-        show_json(found[command.tables[0].rows] if len(command.tables) == 1 else found)
+        show_json(found if command.more else found[command.prints.rows])
     else:
-        for nth, table in enumerate(command.tables):
-            if nth:
-                typer.echo()
-            show_table(table, [row | dict(table.more(row)) for row in found[table.rows]])
+        _show_rows(command.prints, found)
+        if command.more:
+            typer.echo()
+            _show_rows(command.more, found)
+
+
+def _show_rows(table: Table, found: Mapping[str, Any]) -> None:
+    show_table(table, [row | dict(table.beside(row)) for row in found[table.rows]])

@@ -92,12 +92,13 @@ def show_table(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         screen.print(table.empty)
         return
-    pairs = [each.partition("=")[::2] for each in table.columns]
-    titles = {key: title or key.replace("_", " ") for key, title in pairs}
+    pairs = [each.partition("=")[::2] for each in table.columns.split()]
+    titles = {key.rstrip("*"): (title or key.rstrip("*")).replace("_", " ") for key, title in pairs}
+    may_be_cut = {key.rstrip("*") for key, _ in pairs if key.endswith("*")}
     if note is not None and screen.width == _WHOLE:
         titles, note = titles | {note: note}, None
     texts = [[_said(row.get(key)) for key in titles] for row in rows]
-    cut = [key in table.cut for key in titles]
+    cut = [key in may_be_cut for key in titles]
     widths = _widths(cut, [list(titles.values()), *texts], screen.width)
     heading = (title.ljust(width + 2) for title, width in zip(titles.values(), widths, strict=True))
     screen.print(Text("".join(heading).rstrip(), "bold"), soft_wrap=True)
