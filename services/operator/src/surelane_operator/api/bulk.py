@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, described
-from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Table, endpoint
+from surelane_operator.api.endpoint import UNKNOWN, AsCommand, CallRefused, Table, endpoint
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
@@ -198,7 +198,7 @@ class BulkApi:
         await asyncio.wait([task], timeout=PATIENCE)
         return Action.model_validate(await self._changes.audit.read(action))
 
-    @endpoint("GET", "/v1/actions", command=Command("actions", ACTIONS, renamed={"cursor": "before"}))
+    @endpoint("GET", "/v1/actions", command=AsCommand("actions", ACTIONS, renamed={"cursor": "before"}))
     async def list_actions(self, query: ActionsQuery) -> ActionPage:
         """List what operators did, newest first: who, when, what, and what came of it."""
         found = await self._changes.audit.list_actions(query.limit, before=query.cursor, target=query.target)

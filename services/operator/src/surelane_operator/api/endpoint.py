@@ -76,7 +76,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class AsCommand:
     """How an endpoint is a command; its group and word are ``words``.
 
     It ``prints`` a table, or a sentence with the path and the answer filled in. As JSON it prints the table's rows; the
@@ -118,7 +118,7 @@ class Endpoint:
         status: int | None = None,
         refusals: Mapping[int, str] | None = None,
         role: Role | None = None,
-        command: Command | None = None,
+        command: AsCommand | None = None,
         destroys: bool | None = None,
         fixed: Mapping[str, Any] | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from surelane.queue import Queue
 from surelane_operator.api import models
-from surelane_operator.api.endpoint import UNKNOWN, CallRefused, Command, Table, endpoint
+from surelane_operator.api.endpoint import UNKNOWN, AsCommand, CallRefused, Table, endpoint
 from surelane_operator.api.models import EventPath
 from surelane_operator.audit import current_actor
 from surelane_operator.changes import Changes
@@ -30,10 +30,10 @@ def _beside(event: dict[str, Any]) -> dict[str, Any]:
 
 
 FOUND = Table("jobs", "id kind* status attempts=tries runs took key*", "no such events", "why", _beside)
-EVENTS = Command("events list", FOUND, without=("cursor", "errors"), watch={"errors": False})
-SIGNAL = Command("events signal", "sent", arguments={"name": "name", "value": "value"})
-PLAN = Command("orchestrate", "{id}", arguments={"goal": "goal"}, renamed={"subtasks": "subtask"})
-STATS = Command(
+EVENTS = AsCommand("events list", FOUND, without=("cursor", "errors"), watch={"errors": False})
+SIGNAL = AsCommand("events signal", "sent", arguments={"name": "name", "value": "value"})
+PLAN = AsCommand("orchestrate", "{id}", arguments={"goal": "goal"}, renamed={"subtasks": "subtask"})
+STATS = AsCommand(
     "stats",
     Table(
         "kinds", "kind* paused pending scheduled running oldest_pending=oldest", "no event was ever stored"
@@ -82,7 +82,7 @@ class QueueApi:
         return models.EventPage.model_validate({"jobs": events, "next": following})
 
     @endpoint(
-        "GET", "/v1/jobs/search", command=Command("events search", FOUND, arguments={"text": "words..."})
+        "GET", "/v1/jobs/search", command=AsCommand("events search", FOUND, arguments={"text": "words..."})
     )
     async def search_events(self, query: models.SearchQuery) -> models.EventsFound:
         """Find events by what people saw: a command, a button, a text, a name, a channel, a message.
@@ -198,7 +198,9 @@ class QueueApi:
         return await queue.read_kinds(self._changes, query.after, query.limit)
 
     @endpoint(
-        "POST", "/v1/kinds/{kind}/pause", command=Command("kinds pause", "{kind} is paused", {"paused": True})
+        "POST",
+        "/v1/kinds/{kind}/pause",
+        command=AsCommand("kinds pause", "{kind} is paused", {"paused": True}),
     )
     async def pause_kind(self, path: models.KindPath) -> None:
         """Pause a kind: its waiting events are neither claimed nor expired. Running ones finish."""
@@ -207,18 +209,18 @@ class QueueApi:
     @endpoint(
         "POST",
         "/v1/kinds/{kind}/resume",
-        command=Command("kinds resume", "{kind} is running", {"paused": False}),
+        command=AsCommand("kinds resume", "{kind} is running", {"paused": False}),
     )
     async def resume_kind(self, path: models.KindPath) -> None:
         """Resume a kind."""
         await self._changes.resume(path.kind)
 
-    @endpoint("GET", "/v1/limits", command=Command("limits list", LIMITS))
+    @endpoint("GET", "/v1/limits", command=AsCommand("limits list", LIMITS))
     async def list_limits(self) -> models.LimitList:
         """List the limits that hold, and what the workers declare."""
         return models.LimitList.model_validate({"limits": await self._changes.list_limits()})
 
-    @endpoint("PUT", "/v1/limits/{kind}", command=Command("limits set", CHANGED, {"changed": True}))
+    @endpoint("PUT", "/v1/limits/{kind}", command=AsCommand("limits set", CHANGED, {"changed": True}))
     async def set_limit(self, path: models.KindPath, body: models.LimitBody) -> None:
         """Change the limit of a kind, until it is reset. What is not named stays as it is."""
         await self._changes.set_limit(
@@ -229,7 +231,7 @@ class QueueApi:
         "DELETE",
         "/v1/limits/{kind}",
         refusals=NOT_SET,
-        command=Command("limits reset", RESET, {"changed": False}),
+        command=AsCommand("limits reset", RESET, {"changed": False}),
     )
     async def reset_limit(self, path: models.KindPath) -> bool:
         """Let the limit that the workers declare hold again."""
@@ -250,7 +252,7 @@ class QueueApi:
         """Let a drained worker claim again."""
         return await self._changes.drain_worker(path.name, drained=False)
 
-    @endpoint("GET", "/v1/cron", command=Command("cron list", SCHEDULES))
+    @endpoint("GET", "/v1/cron", command=AsCommand("cron list", SCHEDULES))
     async def list_cron(self) -> queue.ScheduleList:
         """List the named schedules, with their next firings and last runs."""
         return await queue.read_schedules(self._changes)
@@ -278,7 +280,7 @@ class QueueApi:
         "DELETE",
         "/v1/cron/{name}",
         refusals=NO_SCHEDULE,
-        command=Command("cron delete", "{name} is deleted", {"deleted": True}),
+        command=AsCommand("cron delete", "{name} is deleted", {"deleted": True}),
     )
     async def delete_cron(self, path: models.NamePath) -> bool:
         """Delete a schedule. Jobs that it has enqueued stay in the queue."""

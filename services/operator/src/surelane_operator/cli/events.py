@@ -7,16 +7,18 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from typer import Argument, Option
 
 from surelane.calls import Connection
+from surelane_operator.api.models import Which
 from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.cli.generated import KEY
 from surelane_operator.cli.output import PrintedStory, say, show_json, show_sheet
 from surelane_operator.cli.session import Database, ExitCode, Json, event_named, failed, known_kinds, run
 from surelane_operator.reads.dropped import DroppedDelivery
 from surelane_operator.reads.events import Reads
-from surelane_operator.reads.filters import STATUSES, Filter, kind_of, natural_key
+from surelane_operator.reads.filters import STATUSES, Filter, natural_key
 from surelane_operator.reads.lookup import TOLD, matches_of
 from surelane_operator.reads.timeline import story_of, trace_of
 
@@ -46,25 +48,16 @@ def find(database: str, key: str, *, texts: bool = False) -> dict[str, Any]:
     return run(database, lambda changes, _: event_named(changes, key, texts=texts))
 
 
-def filtered(
-    statuses: list[str] | None,
-    kinds: list[str] | None,
-    key: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> Filter:
-    """Return a filter. A command with an unknown status ends."""
-    for status in statuses or ():
-        if status not in STATUSES:
-            raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", ExitCode.USAGE)
-    named = [kind_of(kind) for kind in kinds or ()]
-    known = key and natural_key(key)
-    return Filter(statuses or None, named or None, known, aware(since), aware(until))
-
-
-def aware(moment: datetime | None) -> datetime | None:
-    """Return a time of the terminal's zone."""
-    return None if moment is None else moment.astimezone()
+def filtered(**fields: Any) -> Filter:  # noqa: ANN401 - those of Which
+    """Return a filter. A command with a field that cannot be read ends."""
+    moments = {
+        name: each.astimezone().isoformat() for name, each in fields.items() if isinstance(each, datetime)
+    }
+    try:
+        return Which.model_validate(fields | moments).filter()
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise failed(f"{wrong['loc'][0]}: {wrong['msg']}", ExitCode.USAGE) from None
 
 
 app = typer.Typer(
@@ -177,7 +170,7 @@ def rerun(
         _rerun_as_new(database, keys[0], from_step, payload, as_json=as_json)
         return
     ids = [find(database, key)["id"] for key in keys or ()]
-    which = filtered(status, kind, since=since, until=until)
+    which = filtered(status=status, kind=kind, since=since, until=until)
 
     async def work(changes: Changes, _: Connection) -> list[int]:
         return await changes.rerun(ids or which, limit)
@@ -245,7 +238,7 @@ def cancel(
     if (key is None) == (not status):
         raise failed("give an event, or --status to cancel all events that have it", ExitCode.USAGE)
     if key is None:
-        which = filtered(status, kind, since=since, until=until)
+        which = filtered(status=status, kind=kind, since=since, until=until)
         change = ManyChange("cancel", which, limit, reason)
         answers = run(database, lambda changes, _: changes.change_all(change), within=None)
         counted = Counter(answers.values())

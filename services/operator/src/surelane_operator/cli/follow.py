@@ -58,7 +58,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Follow all events as they come, run and end. With --json, a line for each."""
-    which = filtered(status, kind, key)
+    which = filtered(status=status, kind=kind, key=key)
 
     async def work(reads: Reads, _: Connection) -> None:
         async for event in _news(reads, which, last):

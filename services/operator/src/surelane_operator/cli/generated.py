@@ -12,8 +12,8 @@ from typer import Argument, Option
 from surelane.calls import Connection
 from surelane_operator.api.bulk import BulkApi
 from surelane_operator.api.endpoint import (
+    AsCommand,
     CallRefused,
-    Command,
     Endpoint,
     Given,
     Table,
@@ -48,7 +48,7 @@ def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer]) -> None:
             (groups[group] if group else app).command(word)(_function(endpoint, endpoint.command))
 
 
-def _function(endpoint: Endpoint, command: Command) -> Callable[..., None]:
+def _function(endpoint: Endpoint, command: AsCommand) -> Callable[..., None]:
     """Return the function of a command. Typer reads its arguments and options from the signature."""
     parameters = dict(_parameters(endpoint, command))
     names = {parameter.name: field for field, parameter in parameters.items()}
@@ -76,7 +76,7 @@ def _parameter(name: str, kind: object, default: object = Parameter.empty) -> Pa
     return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
 
-def _parameters(endpoint: Endpoint, command: Command) -> Iterator[tuple[str, Parameter]]:
+def _parameters(endpoint: Endpoint, command: AsCommand) -> Iterator[tuple[str, Parameter]]:
     """Yield the argument or option of each field: those of the path come first, then the other arguments."""
     fields = {name: each for name, each in endpoint.fields.items() if name not in command.without}
     path = {name: name for name, each in fields.items() if each.part == "path"}
@@ -167,7 +167,7 @@ def _read(schema: Mapping[str, Any], value: Any) -> object:  # noqa: ANN401 - wh
 
 
 def _show(
-    endpoint: Endpoint, command: Command, values: Mapping[str, Any], answer: BaseModel | None, as_json: bool
+    endpoint: Endpoint, command: AsCommand, values: Mapping[str, Any], answer: BaseModel | None, as_json: bool
 ) -> None:
     found = answer.model_dump(mode="json" if as_json else "python") if answer else {}
     if isinstance(command.prints, str):

@@ -121,7 +121,7 @@ def cursor_after(row: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessagePlace:
     """A message of Slack's. ``thread`` is the ts of the thread's first message, where the message is a reply."""
 
     channel: str
@@ -136,7 +136,7 @@ _PAIR = re.compile(r"(?:([TE][A-Z0-9]{2,20})[\s:,/]+)?([CDG][A-Z0-9]{2,20})[\s:,
 _TS = re.compile(r"\d{10}\.\d{6}")
 
 
-def read_message(text: str) -> Message | None:
+def read_message(text: str) -> MessagePlace | None:
     """Read a link to a message as Slack copies it, or a channel and a ts; ``None``: it is neither."""
     try:
         parts = urlsplit(text)
@@ -146,11 +146,11 @@ def read_message(text: str) -> Message | None:
     thread = query.get("thread_ts", "")
     if found := _ARCHIVE.search(parts.path):
         channel, seconds, rest = found.groups()
-        return Message(channel, f"{seconds}.{rest}", thread if _TS.fullmatch(thread) else None)
+        return MessagePlace(channel, f"{seconds}.{rest}", thread if _TS.fullmatch(thread) else None)
     if (found := _CLIENT.search(parts.path)) and found[3]:
-        return Message(found[2], found[3], team=found[1])
+        return MessagePlace(found[2], found[3], team=found[1])
     if found := _PAIR.fullmatch(text.strip()):
-        return Message(found[2], f"{found[3]}.{found[4]}", team=found[1])
+        return MessagePlace(found[2], f"{found[3]}.{found[4]}", team=found[1])
     return None
 
 

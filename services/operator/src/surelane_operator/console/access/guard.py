@@ -35,7 +35,7 @@ class Credentials(Protocol):
 
 
 @dataclass(frozen=True)
-class Guard:
+class RequestGuard:
     """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it.
 
     ``bearer`` knows programs, by a header that no browser adds. ``away`` answers while the database does not.

@@ -32,7 +32,7 @@ MOST_ADDRESSES = 1000
 """Most addresses that are remembered. A further one replaces the oldest."""
 
 
-class Tokens:
+class ApiTokens:
     """The API's tokens. An address may try few wrong ones."""
 
     def __init__(self, tokens: Mapping[Role, str]) -> None:
