@@ -38,6 +38,10 @@ def test_route_document_command_and_tool_agree(endpoint: Endpoint) -> None:
         endpoint.path,
         endpoint.id,
     )
+    assert described["x-surelane-role"] == endpoint.role
+    assert {each["name"] for each in described["parameters"] if each["required"]} == {
+        name for name, given in endpoint.fields.items() if given.required and given.part != "body"
+    }
     in_path = {name for name, given in endpoint.fields.items() if given.part == "path"}
     assert in_path == set(re.findall(r"{(\w+)}", endpoint.path))
     of_query = {each["name"] for each in described["parameters"]} - in_path
