@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, Json, ValidationError, create_model
@@ -208,7 +208,7 @@ class Endpoint:
             given[part] = {name: _as_text(value) for name, value in given[part].items()}
         return given | ({"body": json.dumps(given["body"])} if "body" in given else {})
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, Given]:
         """The fields of the path, the query and the body."""
         schemas = {part: model.model_json_schema() for part, model in self.parts.items()}

@@ -4,16 +4,17 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from pydantic import ValidationError
 from typer import Argument, Option
 
 from surelane.calls import Connection
-from surelane_operator.api.models import Which
+from surelane_operator.api.models import Cancelled, Which
+from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes, ManyChange
-from surelane_operator.cli.generated import KEY
+from surelane_operator.cli.generated import KEY, answer_of
 from surelane_operator.cli.output import PrintedStory, say, show_json, show_sheet
 from surelane_operator.cli.session import Database, ExitCode, Json, event_named, failed, known_kinds, run
 from surelane_operator.reads.dropped import DroppedDelivery
@@ -245,12 +246,7 @@ def cancel(
         counts = {answer: counted[answer] for answer in ("cancelled", "running", "busy")}
         say(", ".join(f"{answer} {count}" for answer, count in counts.items()), counts, as_json=as_json)
         return
-    event = find(database, key)
-    answer = run(database, lambda changes, _: changes.cancel(event["id"], reason=reason, children=children))
-    if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
-    if answer == "busy":
-        raise failed("another transaction has the event locked; try again", ExitCode.FAILED)
+    event: dict[str, Any] = {"id": key, "children": children} | ({} if reason is None else {"reason": reason})
+    answer = cast("Cancelled", answer_of(QueueApi.cancel_event, database, event)).status
     stopped = "running: its handler is stopped, no other attempt follows"
-    told = stopped if answer == "running" else answer
-    say(told, {"id": event["id"], "status": answer}, as_json=as_json)
+    say(stopped if answer == "running" else answer, {"id": event["id"], "status": answer}, as_json=as_json)

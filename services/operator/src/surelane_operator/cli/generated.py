@@ -58,7 +58,7 @@ def _function(endpoint: Endpoint, command: AsCommand) -> Callable[..., None]:
         values |= (command.watch or {}) if watch else {}
 
         def show() -> None:
-            _show(endpoint, command, values, _answer(endpoint, database, values), as_json)
+            _show(endpoint, command, values, answer_of(endpoint, database, values), as_json)
 
         watched(show, watch=watch)
 
@@ -139,7 +139,8 @@ def _type(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a type
             return str
 
 
-def _answer(endpoint: Endpoint, database: str, values: dict[str, Any]) -> BaseModel | None:
+def answer_of(endpoint: Endpoint, database: str, values: dict[str, Any]) -> BaseModel | None:
+    """Call an endpoint with what typer has read; the event's key becomes its id. A refusal ends the command."""
     read = {name: _read(endpoint.fields[name].schema, value) for name, value in values.items()}
 
     async def work(changes: Changes, _: Connection) -> BaseModel | None:
