@@ -300,11 +300,11 @@ async def test_schedules_are_set_run_paused_and_deleted_and_all_of_it_is_kept(
         (schedule,) = (await api.get("/v1/cron"))["schedules"]
         return [schedule[name] for name in names]
 
-    assert await put() == 204
+    assert await put() == 200
     expected = ["nightly", "0 3 * * *", "one", None, {"a": 1}]
     assert await listed("name", "schedule", "catch_up", "last_run", "payload") == expected
     assert len((await api.get("/v1/cron"))["schedules"][0]["following"]) == 5
-    assert await put(catch_up="10", overlap="skip", jitter=90) == 204
+    assert await put(catch_up="10", overlap="skip", jitter=90) == 200
     assert await listed("catch_up", "overlap", "jitter") == ["10", "skip", 90]
     for wrong in ({"catch_up": "1001"}, {"overlap": "stop"}, {"jitter": 86401}, {"schedule": "often"}):
         assert await put(**wrong) == 400, wrong

@@ -1,5 +1,6 @@
 """One declaration is a route with its document, a command and an assistant's tool: walk all endpoints, and compare."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, cast
@@ -72,9 +73,12 @@ def _compare_command(endpoint: Endpoint) -> None:
         assert found[name].required == given.required
         if not is_argument:
             assert f"--{name.replace('_', '-')}" in found[name].opts
-            assert found[name].default == given.schema.get("default"), name
+            assert found[name].default in (
+                given.schema.get("default"),
+                json.dumps(given.schema.get("default")),
+            )
         said = found[name].help or ""
-        assert not said or re.fullmatch(r"[A-Z`].*\.", said), said
+        assert not said or re.fullmatch(r"[A-Z0`].*\.", said), said
 
 
 def _compare_tool(endpoint: Endpoint) -> None:

@@ -24,7 +24,7 @@ from surelane_operator.reads import filters
 from surelane_operator.reads.queue import LimitState, WorkerState
 from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.cron import CatchUpText, Cron, Overlap
-from surelane_service.durations import MOST_AT_ONCE, Rate, read_limit_rate
+from surelane_service.durations import MOST_AT_ONCE, Rate, parse_duration, read_limit_rate
 
 
 def digits(text: object) -> object:
@@ -55,6 +55,13 @@ def _tags(value: object) -> object:
     if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
         filters.read_tags(tags)
     return tags
+
+
+def _seconds(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    seconds = parse_duration(value).total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def _date_and_time(value: object) -> object:
@@ -194,17 +201,25 @@ class Orchestrate(Strict):
 class CronBody(Strict):
     """The body of ``PUT /v1/cron/{name}``."""
 
-    kind: Kind
-    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(description="five cron fields")
-    payload: dict[str, Any] = Field(default_factory=dict)
-    time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
-    catch_up: CatchUpText = "one"
-    paused: StrictBool = False
-    priority: Priority = 1
-    overlap: Overlap = "allow"
-    jitter: Annotated[StrictInt, Field(ge=0, le=86400)] = Field(
-        0, description="seconds after its time that a firing comes, at most"
+    kind: Kind = Field(description="the kind of the jobs that it enqueues")
+    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(
+        description="five cron fields in quotes: '*/5 * * * *'"
     )
+    payload: dict[str, Any] = Field({}, description="the jobs' payload, a JSON object")
+    time_zone: Annotated[str, StringConstraints(max_length=100)] = Field(
+        "UTC", description="the time zone of the fields, such as Europe/Berlin"
+    )
+    catch_up: CatchUpText = Field(
+        "one", description="missed times to fire: none, one (the last), a number of last ones or all"
+    )
+    paused: StrictBool = Field(False, description="fire nothing until it is set again and not paused")
+    priority: Priority = Field(1, description="0 runs first, 3 last")
+    overlap: Overlap = Field(
+        "allow", description="what a firing does while an earlier job of the schedule is live"
+    )
+    jitter: Annotated[
+        StrictInt, Field(ge=0, le=86400), BeforeValidator(_seconds, json_schema_input_type=int | str)
+    ] = Field(0, description="how long after its time a firing comes at most: seconds, or such as 5m")
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -349,6 +364,13 @@ class LimitList(BaseModel):
     """The limits of kinds."""
 
     limits: list[LimitState]
+
+
+class NextFiring(BaseModel):
+    """When a schedule fires next, unless it is paused."""
+
+    next_at: datetime
+    paused: bool
 
 
 class CronChange(Strict):

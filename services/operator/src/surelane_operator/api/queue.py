@@ -46,6 +46,11 @@ STATS = AsCommand(
     ),
     watch={},
 )
+SET = AsCommand(
+    "cron set",
+    "{name} fires next at {next_at}, unless it is paused",
+    arguments={"kind": "kind", "schedule": "schedule"},
+)
 LIMITS = Table(
     "limits",
     "kind* per concurrency=at_once rate declared_concurrency=(declared) declared_rate=(declared)"
@@ -257,12 +262,13 @@ class QueueApi:
         """List the named schedules, with their next firings and last runs."""
         return await queue.read_schedules(self._changes)
 
-    @endpoint("PUT", "/v1/cron/{name}")
-    async def set_cron(self, path: models.NamePath, body: models.CronBody) -> None:
+    @endpoint("PUT", "/v1/cron/{name}", command=SET)
+    async def set_cron(self, path: models.NamePath, body: models.CronBody) -> models.NextFiring:
         """Create or change a schedule."""
         fields = body.model_dump(exclude={"schedule", "time_zone", "jitter"})
         cron = Cron(body.schedule, body.time_zone, timedelta(seconds=body.jitter), path.name)
-        await self._changes.set_cron(path.name, cron, **fields)
+        following = await self._changes.set_cron(path.name, cron, **fields)
+        return models.NextFiring(next_at=following, paused=body.paused)
 
     @endpoint("PATCH", "/v1/cron/{name}", refusals=NO_SCHEDULE)
     async def change_cron(self, path: models.NamePath, body: models.CronChange) -> bool:

@@ -20,7 +20,7 @@ from surelane.encryption.keys import SETTING as KEYS
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
-from surelane_operator.cli import events, feedback, keys, queue
+from surelane_operator.cli import events, feedback, keys
 from surelane_operator.cli.erase import erase
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.generated import add_commands
@@ -85,7 +85,7 @@ GROUPS = {
     "keys": keys.app,
     "kinds": typer.Typer(help="Pause and resume kinds.", no_args_is_help=True),
     "limits": typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True),
-    "cron": queue.schedules,
+    "cron": typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True),
     "workspaces": workspaces,
 }
 add_commands(app, GROUPS)

@@ -1,5 +1,6 @@
 """Commands that are made from endpoints: their arguments, options and output, and how a refusal ends them."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from inspect import Parameter, Signature
@@ -22,7 +23,7 @@ from surelane_operator.api.endpoint import (
 )
 from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes
-from surelane_operator.cli.output import say, show_json, show_table, watched
+from surelane_operator.cli.output import ago, clock, say, show_json, show_table, watched
 from surelane_operator.cli.session import (
     Database,
     ExitCode,
@@ -103,11 +104,12 @@ def _option(name: str, given: Given) -> Parameter:
     schema, kind = given.schema, _type(given.schema)
     more: dict[str, Any] = {"help": _help(schema), "autocompletion": _completion(name, schema)}
     if kind is int:
-        most = schema.get("maximum")
-        more |= {"min": schema.get("minimum"), "max": None if most == MAX_ID else most}
-    default = schema.get("default") if kind in (int, bool) else None
-    option = Option(f"--{name.replace('_', '-')}", **more)
-    return _parameter(name, Annotated[kind if default is not None else kind | None, option], default)
+        values = schema.get("enum", (schema.get("minimum"), schema.get("maximum")))
+        more |= {"min": values[0], "max": None if values[-1] == MAX_ID else values[-1]}
+    default = schema.get("default")
+    if kind is str and default is not None:
+        default = default if isinstance(default, str) else json.dumps(default)
+    return _parameter(name, Annotated[kind if default is not None else kind | None, Option(**more)], default)
 
 
 def _completion(name: str, schema: Mapping[str, Any]) -> Callable[..., list[str]] | None:
@@ -127,6 +129,8 @@ def _help(schema: Mapping[str, Any]) -> str | None:
 def _type(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a type
     """Return the type as typer knows it. What is neither of these is given as text."""
     match schema:
+        case {"enum": [int(), *_]}:
+            return int
         case {"enum": values}:
             return Literal[tuple(values)]
         case {"type": "array"}:
@@ -162,7 +166,9 @@ def _read(schema: Mapping[str, Any], value: Any) -> object:  # noqa: ANN401 - wh
         return value.astimezone().isoformat()
     if isinstance(value, list) and schema.get("type") != "array":
         return " ".join(value)
-    if isinstance(value, str) and not schema.keys() & {"type", "anyOf", "enum"}:
+    if isinstance(value, str) and (
+        schema.get("type") == "object" or not schema.keys() & {"type", "anyOf", "enum"}
+    ):
         return read_json(value, f"{value} is not JSON; quote a text twice: '\"yes\"'")
     return value
 
@@ -173,7 +179,8 @@ def _show(
     found = answer.model_dump(mode="json" if as_json else "python") if answer else {}
     if isinstance(command.prints, str):
         path = {name: values[name] for name, each in endpoint.fields.items() if each.part == "path"}
-        say(command.prints.format(**{**values, **found}), {**path, **command.also, **found}, as_json=as_json)
+        said = {name: _in_words(each) for name, each in {**values, **found}.items()}
+        say(command.prints.format(**said), {**path, **command.also, **found}, as_json=as_json)
     elif as_json:
         show_json(found if command.more else found[command.prints.rows])
     else:
@@ -181,6 +188,10 @@ def _show(
         if command.more:
             typer.echo()
             _show_rows(command.more, found)
+
+
+def _in_words(value: object) -> object:
+    return f"{clock(value)}, {ago(value)}" if isinstance(value, datetime) else value
 
 
 def _show_rows(table: Table, found: Mapping[str, Any]) -> None:

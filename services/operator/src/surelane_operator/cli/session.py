@@ -83,7 +83,6 @@ Database = Annotated[
 ]
 """The option of every command that asks the database."""
 Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
-PriorityOption = Annotated[int, Option(min=0, max=3, help="0 runs first, 3 last.")]
 
 
 def run(
