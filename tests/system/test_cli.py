@@ -276,6 +276,7 @@ async def test_a_database_that_is_away_or_has_no_schema_is_reported(
     ):
         assert done.refused(4, message), done
         assert done.err.count("\n") == 1
+    assert (await away("limits", "set", "mail", "--rate", "fast")).refused(2, "rate: "), "it did not connect"
     # A system may run in this directory: look elsewhere for one.
     unnamed = {"DATABASE_URL": "", "SURELANE_DATA_DIR": str(tmp_path)}
     assert (await Command("")("stats", **unnamed)).refused(2, "no database is named")

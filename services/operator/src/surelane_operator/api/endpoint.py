@@ -182,25 +182,25 @@ class Endpoint:
             ) from error
 
     async def run(self, given: Mapping[str, object]) -> BaseModel | None:
-        """Call the function with the fields of ``path`` and ``query`` as text, and the ``body`` as JSON.
+        """Call the function with what :meth:`read` returns; raise :class:`CallRefused` where there is no such thing."""
+        found = await self._call(**self.read(given))
+        if found is False or (found is None and self._answer):
+            raise CallRefused(404, self._refusals[404])
+        return found if isinstance(found, BaseModel) else None
 
-        Raise :class:`CallRefused` where these cannot be read, or where there is no such thing.
-        """
+    def read(self, given: Mapping[str, object]) -> dict[str, Any]:
+        """Read the fields of ``path`` and ``query`` as text, and the ``body`` as JSON, or raise :class:`CallRefused`."""
         try:
-            values = dict(self._input.model_validate(given))
+            return dict(self._input.model_validate(given))
         except ValidationError as error:
             complaints = [
                 f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}"
                 for each in error.errors(include_url=False)
             ]
             raise CallRefused(400, "; ".join(complaints)) from None
-        found = await self._call(**values)
-        if found is False or (found is None and self._answer):
-            raise CallRefused(404, self._refusals[404])
-        return found if isinstance(found, BaseModel) else None
 
     def given(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of fields as :meth:`run` takes them: by part, numbers as HTTP would carry them."""
+        """Return the values of fields as :meth:`read` takes them: by part, numbers as HTTP would carry them."""
         given: dict[str, dict[str, object]] = {part: {} for part in self.parts}
         for name, value in values.items():
             given[self.fields[name].part][name] = value

@@ -155,6 +155,8 @@ def answer_of(endpoint: Endpoint, database: str, values: dict[str, Any]) -> Base
         return await bound.run(bound.given(read))
 
     try:
+        # Before it connects: wrong usage is told also while the database is away.
+        endpoint.read(endpoint.given(read | ({"id": 1} if "id" in read else {})))
         return run(database, work)
     except CallRefused as refused:
         raise failed(refused.error, _EXITS.get(refused.status, ExitCode.FAILED)) from None
