@@ -55,30 +55,21 @@ def _compare_command(endpoint: Endpoint) -> None:
     declared = endpoint.command
     if declared is None:
         return
-    made = COMMANDS[declared.words]
+    made = COMMANDS[declared.name]
     assert made.help == endpoint.description
-    named = {"id": "key", **declared.renamed, **declared.arguments}
-    wanted = {
-        named.get(name, name).removesuffix("..."): given
-        for name, given in endpoint.fields.items()
-        if name not in declared.without
-    }
+    named = {"id": "key", **declared.renamed}
+    wanted = {name: given for name, given in endpoint.fields.items() if name not in declared.without}
     found = {each.name: each for each in made.params}
     own = {"database", "as_json"} | ({"watch"} if declared.watch is not None else set())
-    assert set(found) == set(wanted) | own
+    assert set(found) == {named.get(name, name) for name in wanted} | own
+    assert set(declared.arguments) >= {name for name, given in wanted.items() if given.part == "path"}
     for name, given in wanted.items():
-        is_argument = given.part == "path" or name in {
-            each.removesuffix("...") for each in declared.arguments.values()
-        }
-        assert found[name].required == given.required
-        if not is_argument:
-            assert f"--{name.replace('_', '-')}" in found[name].opts
-            assert found[name].default in (
-                given.schema.get("default"),
-                json.dumps(given.schema.get("default")),
-            )
-        said = found[name].help or ""
-        assert not said or re.fullmatch(r"[A-Z0`].*\.", said), said
+        option, default = found[named.get(name, name)], given.schema.get("default")
+        assert option.required == given.required
+        if name not in declared.arguments:
+            assert f"--{named.get(name, name).replace('_', '-')}" in option.opts
+            assert option.default in (default, json.dumps(default))
+        assert re.fullmatch(r"[A-Z0`].*\.", option.help)
 
 
 def _compare_tool(endpoint: Endpoint) -> None:

@@ -5,6 +5,7 @@ The function's signature says what a call reads and what it answers.
 
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -77,22 +78,31 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class AsCommand:
-    """How an endpoint is a command; its group and word are ``words``.
+    """How an endpoint is a command, such as ``cron set {name} {kind} {schedule}``.
+
+    Fields in braces are arguments; one with ``...`` takes several words. Every other field is an option, unless
+    ``without`` has it, and may be ``renamed``. ``watch`` has the fields that ``--watch`` sets.
 
     It ``prints`` a table, or a sentence with the path and the answer filled in. As JSON it prints the table's rows; the
-    answer, where ``more`` is a second table; for a sentence the path, ``also`` and the answer. The fields of the path
-    are arguments, and those of ``arguments``, by the names there; ``...`` after a name takes several words. Every other
-    field is an option, unless ``without`` has it, and may be ``renamed``. ``watch`` has what ``--watch`` sets.
+    answer, where ``more`` is a second table; for a sentence the path, ``also`` and the answer.
     """
 
-    words: str
+    usage: str
     prints: str | Table
     also: Mapping[str, object] = field(default_factory=dict)
     more: Table | None = None
-    arguments: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     without: Collection[str] = ()
     watch: Mapping[str, object] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.usage.partition(" {")[0]
+
+    @property
+    def arguments(self) -> dict[str, bool]:
+        """The fields that are arguments, and whether each takes several words."""
+        return {name: bool(several) for name, several in re.findall(r"{(\w+)(\.\.\.)?}", self.usage)}
 
 
 class Endpoint:
@@ -189,7 +199,7 @@ class Endpoint:
         return found if isinstance(found, BaseModel) else None
 
     def read(self, given: Mapping[str, object]) -> dict[str, Any]:
-        """Read the fields of ``path`` and ``query`` as text, and the ``body`` as JSON, or raise :class:`CallRefused`."""
+        """Read the fields of ``path`` and ``query`` as text and the ``body`` as JSON, or raise :class:`CallRefused`."""
         try:
             return dict(self._input.model_validate(given))
         except ValidationError as error:

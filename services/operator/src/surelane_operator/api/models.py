@@ -111,7 +111,7 @@ class KindPath(BaseModel):
 
 
 class NamePath(BaseModel):
-    name: Name
+    name: Name = Field(description="the name of a worker or a schedule")
 
 
 class Newest(Strict):

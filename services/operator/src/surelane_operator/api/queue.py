@@ -31,8 +31,8 @@ def _beside(event: dict[str, Any]) -> dict[str, Any]:
 
 FOUND = Table("jobs", "id kind* status attempts=tries runs took key*", "no such events", "why", _beside)
 EVENTS = AsCommand("events list", FOUND, without=("cursor", "errors"), watch={"errors": False})
-SIGNAL = AsCommand("events signal", "sent", arguments={"name": "name", "value": "value"})
-PLAN = AsCommand("orchestrate", "{id}", arguments={"goal": "goal"}, renamed={"subtasks": "subtask"})
+SIGNAL = AsCommand("events signal {id} {name} {value}", "sent")
+PLAN = AsCommand("orchestrate {goal}", "{id}", renamed={"subtasks": "subtask"})
 STATS = AsCommand(
     "stats",
     Table(
@@ -46,11 +46,7 @@ STATS = AsCommand(
     ),
     watch={},
 )
-SET = AsCommand(
-    "cron set",
-    "{name} fires next at {next_at}, unless it is paused",
-    arguments={"kind": "kind", "schedule": "schedule"},
-)
+SET = AsCommand("cron set {name} {kind} {schedule}", "{name} fires next at {next_at}, unless it is paused")
 LIMITS = Table(
     "limits",
     "kind* per concurrency=at_once rate declared_concurrency=(declared) declared_rate=(declared)"
@@ -86,9 +82,7 @@ class QueueApi:
         following = cursor_after(events[-1]) if len(events) == query.limit else None
         return models.EventPage.model_validate({"jobs": events, "next": following})
 
-    @endpoint(
-        "GET", "/v1/jobs/search", command=AsCommand("events search", FOUND, arguments={"text": "words..."})
-    )
+    @endpoint("GET", "/v1/jobs/search", command=AsCommand("events search {text...}", FOUND))
     async def search_events(self, query: models.SearchQuery) -> models.EventsFound:
         """Find events by what people saw: a command, a button, a text, a name, a channel, a message.
 
@@ -205,7 +199,7 @@ class QueueApi:
     @endpoint(
         "POST",
         "/v1/kinds/{kind}/pause",
-        command=AsCommand("kinds pause", "{kind} is paused", {"paused": True}),
+        command=AsCommand("kinds pause {kind}", "{kind} is paused", {"paused": True}),
     )
     async def pause_kind(self, path: models.KindPath) -> None:
         """Pause a kind: its waiting events are neither claimed nor expired. Running ones finish."""
@@ -214,7 +208,7 @@ class QueueApi:
     @endpoint(
         "POST",
         "/v1/kinds/{kind}/resume",
-        command=AsCommand("kinds resume", "{kind} is running", {"paused": False}),
+        command=AsCommand("kinds resume {kind}", "{kind} is running", {"paused": False}),
     )
     async def resume_kind(self, path: models.KindPath) -> None:
         """Resume a kind."""
@@ -225,7 +219,7 @@ class QueueApi:
         """List the limits that hold, and what the workers declare."""
         return models.LimitList.model_validate({"limits": await self._changes.list_limits()})
 
-    @endpoint("PUT", "/v1/limits/{kind}", command=AsCommand("limits set", CHANGED, {"changed": True}))
+    @endpoint("PUT", "/v1/limits/{kind}", command=AsCommand("limits set {kind}", CHANGED, {"changed": True}))
     async def set_limit(self, path: models.KindPath, body: models.LimitBody) -> None:
         """Change the limit of a kind, until it is reset. What is not named stays as it is."""
         await self._changes.set_limit(
@@ -236,7 +230,7 @@ class QueueApi:
         "DELETE",
         "/v1/limits/{kind}",
         refusals=NOT_SET,
-        command=AsCommand("limits reset", RESET, {"changed": False}),
+        command=AsCommand("limits reset {kind}", RESET, {"changed": False}),
     )
     async def reset_limit(self, path: models.KindPath) -> bool:
         """Let the limit that the workers declare hold again."""
@@ -286,7 +280,7 @@ class QueueApi:
         "DELETE",
         "/v1/cron/{name}",
         refusals=NO_SCHEDULE,
-        command=AsCommand("cron delete", "{name} is deleted", {"deleted": True}),
+        command=AsCommand("cron delete {name}", "{name} is deleted", {"deleted": True}),
     )
     async def delete_cron(self, path: models.NamePath) -> bool:
         """Delete a schedule. Jobs that it has enqueued stay in the queue."""

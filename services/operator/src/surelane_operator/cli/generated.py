@@ -45,7 +45,7 @@ def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer]) -> None:
     """Add each endpoint that is a command to its group."""
     for endpoint in (*declared(QueueApi), *declared(BulkApi)):
         if endpoint.command is not None:
-            group, _, word = endpoint.command.words.rpartition(" ")
+            group, _, word = endpoint.command.name.rpartition(" ")
             (groups[group] if group else app).command(word)(_function(endpoint, endpoint.command))
 
 
@@ -78,26 +78,19 @@ def _parameter(name: str, kind: object, default: object = Parameter.empty) -> Pa
 
 
 def _parameters(endpoint: Endpoint, command: AsCommand) -> Iterator[tuple[str, Parameter]]:
-    """Yield the argument or option of each field: those of the path come first, then the other arguments."""
-    fields = {name: each for name, each in endpoint.fields.items() if name not in command.without}
-    path = {name: name for name, each in fields.items() if each.part == "path"}
-    arguments = path | dict(command.arguments)
-    for name, shown in arguments.items():
-        yield (
-            name,
-            _argument("key", KEY, fields[name])
-            if name == "id"
-            else _argument(shown, _help(fields[name].schema), fields[name]),
-        )
-    for name, each in fields.items():
-        if name not in arguments:
-            yield name, _option(command.renamed.get(name, name), each)
+    """Yield the arguments, then an option for each other field."""
+    for name, several in command.arguments.items():
+        yield name, _argument(name, endpoint.fields[name], several=several)
+    for name, given in endpoint.fields.items():
+        if name not in (*command.arguments, *command.without):
+            yield name, _option(command.renamed.get(name, name), given)
 
 
-def _argument(shown: str, about: str | None, given: Given) -> Parameter:
-    name, kind = shown.removesuffix("..."), list[str] if shown.endswith("...") else str
+def _argument(name: str, given: Given, *, several: bool) -> Parameter:
+    kind, about = list[str] if several else str, KEY if name == "id" else _help(given.schema)
     argument = Argument(help=about, autocompletion=_completion(name, given.schema))
-    return _parameter(name, Annotated[kind, argument], Parameter.empty if given.required else "null")
+    default = Parameter.empty if given.required else "null"
+    return _parameter("key" if name == "id" else name, Annotated[kind, argument], default)
 
 
 def _option(name: str, given: Given) -> Parameter:

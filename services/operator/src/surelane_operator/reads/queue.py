@@ -326,7 +326,7 @@ async def read_schedules(reads: Reads) -> ScheduleList:
     schedules: list[NamedSchedule] = []
     for row in rows:
         more = {"jitter": row["jitter"].total_seconds(), "following": _following(row, now)}
-        if not isinstance(row["payload"], dict):  # an earlier release let it be written by hand
+        if not isinstance(row["payload"], dict):  # somebody wrote it by hand
             more["payload"] = {}
         schedules.append(NamedSchedule.model_validate(row | more | {"last_run": runs.get(row["name"])}))
     return ScheduleList(schedules=schedules)

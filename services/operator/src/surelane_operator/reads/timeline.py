@@ -14,7 +14,7 @@ from surelane_operator.reads.filters import Status
 _LAPSED = "its lease ran out without an outcome: the worker died or lost the database"
 _DIED = "this worker's session ended, and it opened no other"
 _AGAIN = {"requeued": "run again", "replay of": "runs again", "replayed as": "run again as"}
-"""What people read for the words of the database, which are those of 0.2.0."""
+"""What people read for the words of the database."""
 _EXHAUSTED = ("expired", "attempts_exhausted")
 SENTENCES = {
     "running": "A worker handles it now: {detail}.",
