@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, cast
 
@@ -87,36 +87,28 @@ def why(
     as_json: Json = False,
 ) -> None:
     """Say why an event is not running, or why what Slack delivered became no event."""
-    found = run(database, lambda changes, _: _reasons(changes, natural_key(key)))
-    if not found.events and not found.dropped:
-        raise failed(
-            f"there is no event {key}, and no such delivery was dropped in the last day", ExitCode.NOT_FOUND
-        )
-    lines = [f"{reason}: {detail}" for reason, detail in found.events.values()]
+    events, dropped = run(database, lambda changes, _: _reasons(changes, natural_key(key)))
+    if not events and not dropped:
+        wrong = f"there is no event {key}, and no such delivery was dropped in the last day"
+        raise failed(wrong, ExitCode.NOT_FOUND)
+    lines = [f"{reason}: {detail}" for reason, detail in events.values()]
     if len(lines) > 1:
-        lines = [f"event {identity}, {line}" for identity, line in zip(found.events, lines, strict=True)]
-    lines += [
-        f"dropped: {' '.join(filter(None, (each.kind, each.key)))}, came {each.at:%Y-%m-%d %H:%M:%S} UTC. {each.why}"
-        for each in found.dropped
-    ]
-    reason, detail = next(iter(found.events.values()), None) or ("dropped", found.dropped[0].why)
-    dropped = [each.model_dump(mode="json") for each in found.dropped]
-    told = {"reason": reason, "detail": detail} | ({"dropped": dropped} if dropped else {})
+        lines = [f"event {identity}, {line}" for identity, line in zip(events, lines, strict=True)]
+    for each in dropped:
+        named = " ".join(filter(None, (each.kind, each.key)))
+        lines.append(f"dropped: {named}, came {each.at:%Y-%m-%d %H:%M:%S} UTC. {each.why}")
+    reason, detail = next(iter(events.values()), None) or ("dropped", dropped[0].why)
+    told: dict[str, object] = {"reason": reason, "detail": detail}
+    if dropped:
+        told["dropped"] = [each.model_dump(mode="json") for each in dropped]
     say("\n".join(lines), told, as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reasons:
-    """Why each event waits or ended, as a word and a sentence, by its id; and what became no event."""
-
-    events: dict[int, tuple[str, str]]
-    dropped: list[DroppedDelivery]
-
-
-async def _reasons(reads: Reads, text: str) -> _Reasons:
+async def _reasons(reads: Reads, text: str) -> tuple[dict[int, tuple[str, str]], list[DroppedDelivery]]:
+    """Return why each event waits or ended, as a word and a sentence, by its id; and what became no event."""
     matched = await matches_of(reads, text)
     told = {identity: await reads.why(identity) for identity in matched.ids[:TOLD]}
-    return _Reasons({identity: why for identity, why in told.items() if why}, matched.dropped)
+    return {identity: why for identity, why in told.items() if why}, matched.dropped
 
 
 @app.command("history")
