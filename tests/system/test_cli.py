@@ -178,7 +178,11 @@ async def test_a_schedule_is_set_with_all_its_rules(surelane: Command) -> None:
     )
     assert (made.code, "nightly fires next at" in made.out) == (0, True)
     (cron,) = (await surelane("cron", "list", "--json")).json
-    expected = {"schedule": "0 3 * * *", "payload": {"to": "all"}, "time_zone": "Europe/Berlin"}
+    expected: dict[str, object] = {
+        "schedule": "0 3 * * *",
+        "payload": {"to": "all"},
+        "time_zone": "Europe/Berlin",
+    }
     expected |= {"catch_up": "10", "overlap": "skip", "jitter": 300}
     assert {name: cron[name] for name in expected} == expected
     assert [(await surelane("cron", "delete", "nightly")).code for _ in range(2)] == [0, 3]

@@ -69,8 +69,8 @@ async def test_an_operator_lists_changes_and_resets_limits(shared_database: str,
     )
     assert (changed.code, changed.err, "60/1m" in table.out) == (0, "", True)
     (limit,) = listed.json
-    expected = {"kind": "mail", "per": "user", "concurrency": None, "rate": "60/1m", "set_by": this_user()}
-    expected |= {"declared_concurrency": 2, "declared_rate": "90/90s"}
+    expected: dict[str, object] = {"kind": "mail", "per": "user", "concurrency": None, "rate": "60/1m"}
+    expected |= {"declared_concurrency": 2, "declared_rate": "90/90s", "set_by": this_user()}
     assert {name: limit[name] for name in expected} == expected
     await surelane("limits", "set", "mail", "--rate", "1/1d")
     for _ in range(2):
