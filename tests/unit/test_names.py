@@ -12,19 +12,10 @@ SOURCES = ("shared/*/src", "services/*/src", "extensions/*/src", "migrations/src
 PYDANTICS = {"Config"}
 """Classes inside of others that pydantic looks for by this name."""
 OPEN = (
-    "AsyncDriver",
     "Limit",
-    "Message",
     "Place",
     "RefusedError",
-    "Rerun",
     "Run",
-    "Schedule",
-    "Sent",
-    "Story",
-    "SyncDriver",
-    "Tool",
-    "Worker",
     "_Calls",
     "_Responses",
 )
