@@ -19,6 +19,7 @@ import aiohttp
 from pydantic import SecretBytes
 
 from surelane.calls import Connection, Pool
+from surelane.codec import Codec
 from surelane.queue import Queue
 from surelane_dev.accounts import OWNER
 from surelane_dev.simulator import fake_model
@@ -211,9 +212,9 @@ class Bot:
         await self._crashes.reach("end")
         return result
 
-    def engine(self, pool: Pool) -> Engine:
+    def engine(self, pool: Pool, codec: Codec) -> Engine:
         """Return the worker's calls, which know the points around each step."""
-        return self._crashes.engine(pool)
+        return self._crashes.engine(pool, codec)
 
     def _crash(self) -> None:
         self._restart = asyncio.create_task(self._begin_anew())

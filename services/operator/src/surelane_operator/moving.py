@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from tempfile import TemporaryFile
 
 from surelane.calls import Connection
-from surelane.encryption.keys import SETTING
+from surelane.codec import SETTING
 from surelane.errors import Conflict, DatabaseRefused, Forbidden, InvalidInput
 from surelane_operator.audit import current_actor
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from surelane.drivers import Row, async_driver, sync_driver
-from surelane.encryption.places import RESULT, Place, signal_place
+from surelane.codec import PLAIN, RESULT, Codec, Location, at_signal
+from surelane.drivers import async_driver, sync_driver
 from surelane.errors import InvalidInput, UnsupportedConnection
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
@@ -16,7 +16,6 @@ from surelane.json_text import json_text, read_json
 
 if TYPE_CHECKING:
     from surelane.drivers import AsyncDatabase
-    from surelane.encryption.sealing import Sealing
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
@@ -52,7 +51,7 @@ class Queue:
         database: "AsyncDatabase",
         on_stored: OnStored | None = None,
         limit_key_of: LimitKeyOf | None = None,
-        encryption: "Sealing | None" = None,
+        encryption: Codec | None = None,
     ) -> None:
         """Use a connection or a pool.
 
@@ -61,8 +60,8 @@ class Queue:
                 ``AsyncSession`` of SQLAlchemy over either.
             on_stored: is called after each call that stored jobs, to count them.
             limit_key_of: is called for each job that has no ``limit_key``, before it is stored.
-            encryption: a :class:`surelane.encryption.Encryption`, which encrypts what is stored: payloads, events,
-                signals and answers.
+            encryption: seals what is stored: payloads, events, signals and answers. The extension
+                ``surelane-encryption`` has one, ``Encryption``.
 
         Raises:
             UnsupportedConnection: it is something else.
@@ -70,7 +69,7 @@ class Queue:
         self._database = self._driver_of(database)
         self._on_stored = on_stored
         self._limit_key_of = limit_key_of
-        self._encryption = encryption
+        self._codec = PLAIN if encryption is None else encryption
 
     async def insert_event(self, event: str) -> int:
         """Store one event (JSON text of an envelope or a bare event) and return its id.
@@ -81,11 +80,11 @@ class Queue:
             InvalidInput: the text is not a JSON object that PostgreSQL can hold.
         """
         key = None
-        if self._encryption is not None and self._encryption.on:
+        if self._codec.on:
             payload = _parsed(event)
             if not isinstance(payload, dict):
                 raise InvalidInput("an event is a JSON object")
-            event, key = await self._encryption.event(event, None, payload)
+            event, key = await self._codec.seal_event(event, None, payload)
         insert, arguments = (_INSERT, (event,)) if key is None else (_INSERT_KEYED, (event, key))
         return await self._value(insert, *arguments)
 
@@ -168,12 +167,12 @@ class Queue:
         Raises:
             Conflict: another transaction has the event locked; nothing was sent.
         """
-        text = await self._text(value, signal_place(None, name))
+        text = await self._codec.seal(json_text(value), at_signal(None, name))
         return await self._value("select agent.signal($1, $2, $3::text::jsonb)", key, name, text)
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
-        text = await self._text(value, signal_place(identity, name))
+        text = await self._codec.seal(json_text(value), at_signal(identity, name))
         return await self._value(
             "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
         )
@@ -202,20 +201,25 @@ class Queue:
 
     async def children(self, continuation: int) -> list[Child]:
         """Return the children of a continuation, in the order in which they were started."""
-        children = [_child(row) for row in await self._database.fetch(_CHILDREN, continuation)]
-        if self._encryption is None:
-            return children
-        opened = self._encryption.opened
-        for nth, child in enumerate(children):
-            result = await opened(child.result, Place(child.id, RESULT))
-            children[nth] = replace(child, payload=await opened(child.payload), result=result)
-        return children
+        rows = await self._database.fetch(_CHILDREN, continuation)
+        return [
+            await self._child(Child(*row.values())) for row in rows
+        ]  # the columns in the order of its fields
+
+    async def _child(self, stored: Child) -> Child:
+        payload, result = stored.payload, stored.result
+        if self._codec is not PLAIN:
+            payload = await self._codec.open(payload)
+            result = result and await self._codec.open(result, Location(stored.id, RESULT))
+        return replace(
+            stored, payload=read_json(payload), result=None if result is None else read_json(result)
+        )
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
-        if self._encryption is not None and self._encryption.on:
+        if self._codec.on:
             _parsed(result)
-            result = await self._encryption.value(result, None, Place(identity, RESULT))
+            result = await self._codec.seal(result, Location(identity, RESULT))
         return await self._value("select agent.answer_event($1::int8, $2::text::jsonb)", identity, result)
 
     async def _value(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
@@ -224,18 +228,12 @@ class Queue:
         (value,) = row.values()
         return value
 
-    async def _text(self, value: Any, place: Place) -> str:  # noqa: ANN401 - any JSON value
-        text = json_text(value)
-        if self._encryption is None or not self._encryption.on:
-            return text
-        return await self._encryption.value(text, None, place)
-
     async def _ready(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs as they are stored: with their limit keys, and encrypted."""
+        """Return the jobs as they are stored: with their limit keys, and sealed."""
         if self._limit_key_of is not None:
             jobs = [replace(job, limit_key=self._limit_key_of(job)) for job in jobs]
-        if self._encryption is not None and self._encryption.on:
-            jobs = [replace(job, payload=await self._encryption.payload(job.payload)) for job in jobs]
+        if self._codec.on:
+            jobs = [replace(job, payload=await self._codec.seal_payload(job.payload)) for job in jobs]
         return jobs
 
     def _stored(self, kinds: Sequence[str]) -> None:
@@ -256,15 +254,8 @@ def _not_json(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _child(row: Row) -> Child:
-    child = Child(*row.values())  # the columns stand in the order of its fields
-    result = None if child.result is None else read_json(child.result)
-    return replace(child, payload=read_json(child.payload), result=result)
-
-
 if TYPE_CHECKING:
     from surelane.drivers import SyncDatabase
-    from surelane.encryption import Encryption
 
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
@@ -300,18 +291,19 @@ class SyncQueue:
     Calls join the transaction of the caller's connection or session.
     """
 
-    def __init__(self, database: "SyncDatabase", encryption: "Encryption | None" = None) -> None:
+    def __init__(self, database: "SyncDatabase", encryption: Codec | None = None) -> None:
         """Use a connection.
 
         Args:
             database: a psycopg ``Connection``, a ``Connection`` or ``Session`` of SQLAlchemy over psycopg, or Django's
                 ``connection``.
-            encryption: encrypts what is stored. Its ``database`` is a function that returns a synchronous connection.
+            encryption: seals what is stored. The ``database`` of an ``Encryption`` is a function that returns a
+                synchronous connection.
 
         Raises:
             UnsupportedConnection: one of them is something else.
         """
-        if encryption is not None and encryption.asynchronous:
+        if getattr(encryption, "asynchronous", False):
             raise UnsupportedConnection(_NOT_SYNC)
         self._queue = _Blocking(database, encryption=encryption)  # type: ignore[arg-type]  # its driver takes these
 

@@ -3,14 +3,27 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.places import ANSWER, ERROR, PROGRESS, SAID, Place, signal_place, step_place
+from surelane.codec import (
+    ANSWER,
+    ERROR,
+    PLAIN,
+    PROGRESS,
+    SAID,
+    SEALED,
+    Codec,
+    DamagedError,
+    Location,
+    at_signal,
+    at_step,
+    at_tag,
+)
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
@@ -18,6 +31,7 @@ from surelane_service.conversations import Conversations
 from surelane_service.cron import Schedules
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
+from surelane_service.sealing import opened_end, sealed_argument
 from surelane_service.sweeping import Sweeping
 
 CANCEL_GRACE = timedelta(seconds=10)
@@ -156,8 +170,10 @@ class StoredStep:
 class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
 
-    def __init__(self, database: Pool | Connection) -> None:
+    def __init__(self, database: Pool | Connection, codec: Codec = PLAIN) -> None:
+        """``codec``: seals and opens what people wrote."""
         self._database = Calls(database, cuts=True)
+        self._codec = codec
 
     async def claim_events(
         self,
@@ -237,6 +253,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
         A batch of completions alone takes the database's quickest way. ``within``: seconds for the answer.
         """
+        if self._codec.on:
+            items = [await self._sealed(*item) for item in items]
         outcomes = [item[2] for item in items]
         arguments = [item[3] for item in items]
         rows = await self._database.fetch(
@@ -248,6 +266,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
             within=within,
         )
         return _answers(len(items), rows)
+
+    async def _sealed(self, identity: int, claim: int, outcome: str, argument: str | None) -> Item:
+        if argument:
+            argument = await sealed_argument(self._codec, identity, outcome, argument)
+        return identity, claim, outcome, argument
 
     async def extend_leases(
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
@@ -268,7 +291,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
         """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
         answers = [
-            text if text == EMPTY else await self._sealed(text, Place(identity, ANSWER))
+            text if text == EMPTY else await self._codec.seal(text, Location(identity, ANSWER))
             for identity, _, text in items
         ]
         ids, claims = _ids_and_claims(items)
@@ -295,8 +318,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
             final: whether its failure is kept: it is not run again.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
-        stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
-        step = name, nth, arguments, result, stored, took, final or result is not None, in_order
+        if self._codec.on:
+            at = at_step(identity, name, nth, ERROR)
+            errors = json.dumps([await self._codec.seal_error(error, at) for error in json.loads(errors)])
+        step = name, nth, arguments, result, errors, took, final or result is not None, in_order
         return await self._fenced("store_step", identity, claim, *step)
 
     async def outlast(self, identity: int, claim: int, lease: timedelta) -> Settled:
@@ -343,21 +368,47 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
     async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
         """Return the steps that earlier attempts of an event stored, without results of more than ``most`` bytes."""
-        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity, most)]
+        rows = await self._database.rows("stored_steps", identity, most)
+        return [await self._step(identity, StoredStep(*row)) for row in rows]
+
+    async def _step(self, identity: int, step: StoredStep) -> StoredStep:
+        if not (SEALED in (step.result or "") or SEALED in (step.arguments or "")):
+            return step
+        name, nth = step.name, step.nth
+        arguments = step.arguments
+        if arguments is not None and SEALED in arguments:
+            at = at_step(identity, name, nth, "arguments")
+            arguments = json.loads(await self._opened(identity, arguments, at) or "null")
+        if step.tried and not step.done:
+            at = replace(at_step(identity, name, nth, ERROR), rerun_of=await self.rerun_chain(identity))
+            tried = {**step.tried, "error": await self._codec.show(step.tried["error"], at)}
+            return replace(step, result=json.dumps(tried), arguments=arguments)
+        at = at_signal(identity, name) if step.sort == "wait" else at_step(identity, name, nth)
+        return replace(step, result=await self._opened(identity, step.result, at), arguments=arguments)
+
+    async def _opened(self, identity: int, stored: str | None, at: Location) -> str | None:
+        """Open what an event has. If it does not open, it may be of the events that this one runs again."""
+        if stored is None or SEALED not in stored:
+            return stored
+        try:
+            return await self._codec.open(stored, at)
+        except DamagedError:
+            chain = await self.rerun_chain(identity)
+            return await self._codec.open(stored, replace(at, rerun_of=chain))
 
     async def step_result(self, identity: int, name: str, nth: int) -> str:
         """Return the result of a step that was stored, as JSON text."""
         stored = await self._database.call("step_result", identity, name, nth)
-        return await self._opened(identity, stored, step_place(identity, name, nth)) or "null"
+        return await self._opened(identity, stored, at_step(identity, name, nth)) or "null"
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
-        stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
+        stored = await self._codec.seal(json.dumps(text), at_step(identity, *PROGRESS))
         return await self._fenced("open_step", identity, claim, *PROGRESS, stored, False)
 
     async def store_said(self, identity: int, claim: int, part: int, start: int, text: str) -> Settled:
         """Store what a claimed event says in a part, after ``start`` characters of it. At 0 the part begins anew."""
-        stored = await self._sealed(json.dumps(text), Place(identity, SAID)) if text else None
+        stored = await self._codec.seal(json.dumps(text), Location(identity, SAID)) if text else None
         return await self._fenced("store_said", identity, claim, part, start, stored)
 
     async def offer_step(
@@ -376,21 +427,17 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         return await self._fenced("open_step", identity, claim, name, nth, '{"begun": true}')
 
     async def sealed_step(
-        self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None
+        self, identity: int, name: str, nth: int, arguments: str | None, result: str | None
     ) -> tuple[str | None, str | None]:
         """Return a step's arguments and result as they are stored."""
+        if result is not None:
+            result = await self._codec.seal(result, at_step(identity, name, nth))
+        if (
+            arguments is not None and self._codec.on
+        ):  # a hash of what was given: others could guess that by it
+            at = at_step(identity, name, nth, "arguments")
+            arguments = await self._codec.seal(json.dumps(arguments), at)
         return arguments, result
-
-    async def _errors(self, errors: str, _place: Place) -> str:
-        return errors
-
-    async def _sealed(self, text: str, _place: Place) -> str:
-        """Return another value, JSON text, as it is stored in a place."""
-        return text
-
-    async def _opened(self, _identity: int, stored: str | None, _place: Place) -> str | None:
-        """Return a value that was stored in a place, as JSON text."""
-        return stored
 
     async def store_tags(self, identity: int, claim: int, tags: Mapping[str, str | None]) -> Settled:
         """Set tags of a claimed event; ``None`` removes one.
@@ -404,8 +451,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         }
         return await self._fenced("store_tags", identity, claim, json.dumps(stored))
 
-    async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
-        return {"found_by": value, "value": value}
+    async def _tag(self, identity: int, name: str, value: str) -> dict[str, Any]:
+        if not self._codec.on:
+            return {"found_by": value, "value": value}
+        sealed = await self._codec.seal(json.dumps(value), at_tag(identity, name))
+        return {"found_by": await self._codec.tag_key(name, value), "value": json.loads(sealed)}
 
     async def rerun_chain(self, identity: int) -> list[int]:
         """Return the ids of the earlier runs of an event, newest first."""
@@ -422,7 +472,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
     async def ended_followers(self, identity: int) -> list[Event]:
         """Return the events that ended with an earlier run of this one, as it was suspended."""
-        return [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
+        events = [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
+        await self._codec.open_events(events, required=True)
+        return events
 
     async def take_signal(
         self, identity: int, claim: int, name: str, nth: int, seconds: float | None
@@ -430,7 +482,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
         within = None if seconds is None else timedelta(seconds=seconds)
         (row,) = await self._database.rows("take_signal", identity, claim, name, nth, within)
-        return row["answer"], await self._opened(identity, row["signal"], signal_place(identity, name))
+        return row["answer"], await self._opened(identity, row["signal"], at_signal(identity, name))
 
     async def run_child(
         self,
@@ -446,6 +498,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
         ``if_failed``: what becomes of it if the event fails; see :meth:`Context.run` of the worker.
         """
+        arguments, _ = await self.sealed_step(identity, name, 1, arguments, None)
+        child = replace(child, payload=await self._codec.seal_payload(child.payload, of=identity))
         given = identity, claim, name, arguments, job_text(child), in_order, if_failed
         (row,) = await self._database.rows("run_child", *given)
         return row["answer"], row["signal"]
@@ -459,7 +513,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how a child ended, from the signal that :meth:`run_child` took."""
-        return end
+        return await opened_end(self._codec, end)
 
     async def send_signal(
         self, identity: int, name: str, value: str, *, once: bool, by: str
@@ -468,8 +522,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
         Return ``sent``, ``unknown``, or ``decided`` and the value that counts.
         """
+        value = await self._codec.seal(value, at_signal(identity, name))
         (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
-        return row["answer"], await self._opened(identity, row["decided"], signal_place(identity, name))
+        return row["answer"], await self._opened(identity, row["decided"], at_signal(identity, name))
 
     async def is_live(self, identity: int) -> bool:
         """Return whether an event is in the queue."""
@@ -491,11 +546,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
         It answers as :meth:`cancel`; ``None``: no turn of the message lives.
         """
-        given = await self._event_text(payload), key, step, restart, by, reason
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        given = text, key, step, restart, by, reason
         return await self._database.call("replace_message", *given)
-
-    async def _event_text(self, payload: Mapping[str, Any]) -> str:
-        return json.dumps(payload)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""

@@ -141,7 +141,7 @@ class QueueApi:
     async def orchestrate(self, body: models.Orchestrate) -> models.Started:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._changes.audit.keeping("orchestrate") as kept:
-            identity = await Queue(kept.connection, encryption=self._changes.sealing).enqueue(
+            identity = await Queue(kept.connection, encryption=self._changes.codec).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_none=True),
                 dedupe_key=body.dedupe_key,

@@ -16,11 +16,11 @@ from typer import Argument, Option
 
 from surelane import __version__
 from surelane.calls import Connection
-from surelane.encryption.keys import SETTING as KEYS
+from surelane.codec import SETTING as KEYS
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
-from surelane_operator.cli import events, feedback, keys, queue
+from surelane_operator.cli import events, feedback, queue
 from surelane_operator.cli.erase import erase
 from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
@@ -81,7 +81,6 @@ app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty
 app.add_typer(events.app, name="events")
 app.add_typer(events.app, name="jobs", hidden=True)  # for scripts of 0.2.0
 app.add_typer(feedback.app, name="feedback")
-app.add_typer(keys.app, name="keys")
 app.add_typer(queue.kinds, name="kinds")
 app.add_typer(queue.limits, name="limits")
 app.add_typer(queue.schedules, name="cron")
@@ -89,8 +88,12 @@ workspaces = typer.Typer(help="Move workspaces between installations.", no_args_
 app.add_typer(workspaces, name="workspaces")
 for _own in (logs, tail, enqueue, orchestrate, doctor, erase):
     app.command()(_own)
-for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
-    app.command(_command.name)(_command.load())
+for _entry in entry_points(group="surelane.commands"):  # extensions bring some, and groups of them
+    _command = _entry.load()
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_entry.name)
+    else:
+        app.command(_entry.name)(_command)
 
 _KINDS = columns("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest", cut={"kind"})
 _WORKERS = columns(

@@ -198,7 +198,7 @@ def orchestrate(
 
 def _enqueue(database: str, kind: str, payload: object, *, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - Queue.enqueue has the types
     async def work(changes: Changes, connection: Connection) -> int:
-        queue = Queue(connection, encryption=changes.sealing)
+        queue = Queue(connection, encryption=changes.codec)
         return await queue.enqueue(kind, payload, enqueued_by="surelane", **options)
 
     identity = run(database, work)

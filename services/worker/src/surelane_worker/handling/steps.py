@@ -18,7 +18,7 @@ from dataclasses import InitVar, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from surelane.encryption.keys import SealedError
+from surelane.codec import SealedError
 from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import STOP, Flow, Key, Run

@@ -14,17 +14,15 @@ import pytest
 
 from surelane import Job, Queue, SyncQueue
 from surelane.calls import Connection, Pool
-from surelane.encryption import Encryption
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.envelopes import DamagedError
-from surelane.encryption.keys import Keyring, new_key
-from surelane.encryption.places import ANSWER, RESULT, Place
-from surelane.encryption.sealing import Sealing
+from surelane.codec import ANSWER, RESULT, DamagedError, Location
+from surelane_encryption import Encryption
+from surelane_encryption.keys import Keyring, new_key
+from surelane_encryption.sealing import codec_for
 from surelane_ingest.answers import Answers
 from surelane_operator.changes import Changes
 from surelane_service.cron import Cron
+from surelane_service.engine import Engine
 from surelane_service.pool import Listener
-from surelane_service.sealed_engine import SealedEngine
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
@@ -38,7 +36,7 @@ from tests.system.whole import whole
 from tests.system.worker import ended, live, worker
 
 KEY = new_key()
-HANDLERS = "tests.system.sealed_handlers:handlers"
+HANDLERS = "extensions.encryption.tests.system.sealed_handlers:handlers"
 TOKEN = "an-operators-token-0123456789"
 ON = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"}
 KEYS = {"SURELANE_ENCRYPTION_KEYS": KEY}
@@ -209,8 +207,8 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
     damaged, erased, sound = await post(
         database, "one", "two", "three", encryption_keys=KEY, encrypt_events=True
     )
-    seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
-    text, _ = await seal.event(
+    seal = codec_for(Keyring([KEY]), connection, on=True)
+    text, _ = await seal.seal_event(
         json.dumps(mention(text="gone") | {"team_id": "T2", "authorizations": []}), None
     )
     await connection.execute("update agent.event set kind = 'note', group_key = null, head = true")
@@ -219,7 +217,7 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
     await connection.execute("update agent.event set event = $2 where id = $1", erased, text)
     await connection.execute("delete from agent.data_key where workspace = 'T2'")
 
-    engine = SealedEngine(connection, seal)
+    engine = Engine(connection, seal)
     one, other, own = [
         each.id
         for each in await Queue(connection, encryption=seal).enqueue_many(
@@ -262,7 +260,7 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
 async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
     database: str, connection: Connection
 ) -> None:
-    seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
+    seal = codec_for(Keyring([KEY]), connection, on=True)
     secret = f"scribe=whsec_{base64.b64encode(KEY.encode()).decode()}"
     settings: dict[str, Any] = {"dispatch_secrets": secret, "encryption_keys": KEY, "encrypt_events": True}
     async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
@@ -277,14 +275,16 @@ async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
             sent = await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, headers)
             assert sent.status == 200
     stored = {
-        row["id"]: json.loads(row["result"])
-        for row in await connection.fetch("select id, result from agent.event_hist")
+        row["id"]: row["result"] for row in await connection.fetch("select id, result from agent.event_hist")
     }
     for identity, other in (ids, reversed(ids)):
-        assert await seal.opened(stored[identity], Place(identity, RESULT)) == {"of": identity}
+        assert json.loads(await seal.open(stored[identity], Location(identity, RESULT))) == {"of": identity}
         with pytest.raises(DamagedError):
-            await seal.opened(stored[other], Place(identity, RESULT))
+            await seal.open(stored[other], Location(identity, RESULT))
 
     answers = Answers(Listener("", service="", within=timedelta(seconds=1)), seal, most=1)
-    text = await seal.value('"an answer"', "T1", Place(ids[0], ANSWER))
-    assert [await answers.opened(text, Place(identity, ANSWER)) for identity in ids] == ['"an answer"', None]
+    text = await seal.seal('"an answer"', Location(ids[0], ANSWER))
+    assert [await answers.opened(text, Location(identity, ANSWER)) for identity in ids] == [
+        '"an answer"',
+        None,
+    ]
