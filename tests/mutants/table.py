@@ -20,6 +20,7 @@ PLACES = {
     "ingest": "services/ingest/src/surelane_ingest",
     "operator": "services/operator/src/surelane_operator",
     "worker": "services/worker/src/surelane_worker",
+    "encryption": "extensions/encryption/src/surelane_encryption",
 }
 """How files begin in the table."""
 
@@ -57,7 +58,8 @@ def read(table: str) -> Iterator[Mutant]:
             file, _, tests = text.partition(" > ")
             place, _, rest = file.partition("/")
             mutant.edits.append(Edit(f"{PLACES[place]}/{rest}"))
-            mutant.tests += [each if each.startswith("dev/") else f"tests/{each}" for each in tests.split()]
+            own = ("dev/", "extensions/")
+            mutant.tests += [each if each.startswith(own) else f"tests/{each}" for each in tests.split()]
         elif sort == "~":
             mutant.edits[-1].old, mutant.edits[-1].new = ([part] for part in text.split(" ==> "))
         elif sort in ("-", "+"):
@@ -313,20 +315,20 @@ TABLE = r"""
 -         perform pg_notify('agent_event', '');
 +         perform agent.sweep_exhausted(null, 1000, null);
 # any-place: an encrypted value opens in its own event and step alone
-@ client/encryption/envelopes.py > sql/test_sealing.py unit/test_envelopes.py system/test_encryption.py
-~ if digest and place is not None and not place.takes(digest): ==> if digest and place is None:
+@ encryption/envelopes.py > extensions/encryption/tests/unit/test_sealing.py
+~ if digest and at is not None and not takes(at, digest): ==> if digest and at is None:
 # unbound-secrets: a sealed secret opens in its own row alone
-@ client/encryption/keys.py > unit/test_keys.py sql/test_installations.py
+@ encryption/keys.py > extensions/encryption/tests/unit/test_keys.py sql/test_installations.py
 ~ .encrypt(nonce, plain, header + place.encode()) ==> .encrypt(nonce, plain, header)
-@ client/encryption/keys.py
+@ encryption/keys.py
 - .decrypt(nonce, sealed[HEADER + NONCE_BYTES :], header + place.encode())
 + .decrypt(nonce, sealed[HEADER + NONCE_BYTES :], header)
 # last-key-encrypts: the first key encrypts
-@ client/encryption/keys.py > unit/test_keys.py
+@ encryption/keys.py > extensions/encryption/tests/unit/test_keys.py
 ~ self.current_id = _id_of(raw[0]) ==> self.current_id = _id_of(raw[-1])
 # plain-steps: the results of steps are encrypted
-@ service/sealed_engine.py > sql/test_sealing.py system/test_encryption.py
-~ result = await self._sealed(result, step_place(identity, name, nth)) ==> result = str(result)
+@ service/engine.py > sql/test_codec.py extensions/encryption/tests/unit/test_sealing.py
+~ result = await self._codec.seal(result, at_step(identity, name, nth)) ==> result = str(result)
 # public-functions: nothing is everybody's
 @ sql/021-grants.sql > sql/test_roles.py
 - where a.grantee <> given.owner and pg_has_role(given.owner, 'usage')
@@ -561,8 +563,8 @@ TABLE = r"""
 - insert into agent.signal
 + insert into agent.signal
 # borrowed-keys: a job is encrypted with the key of its own team
-@ client/encryption/sealing.py > sql/test_sealing.py system/test_encryption.py
-~ await self.key_for(named or fallback or "") ==> await self.key_for(fallback or named or "")
+@ encryption/sealing.py > extensions/encryption/tests/unit/test_sealing.py
+~ self._key(named or ==> self._key(
 # attempts-of-rescues: the attempt of a dead worker counts once
 @ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
 -         update agent.event set vt = _now
