@@ -18,11 +18,12 @@ SOURCES = {
     **{package: ROOT / "shared" / at / "src" / package for package, at in SHARED.items()},
     **{f"surelane_{name}": ROOT / f"services/{name}/src/surelane_{name}" for name in SERVICES},
     "surelane_bolt": ROOT / "extensions/bolt/src/surelane_bolt",
+    "surelane_encryption": ROOT / "extensions/encryption/src/surelane_encryption",
     "surelane_migrations": ROOT / "migrations/src/surelane_migrations",
 }
 PACKAGES = {
-    **{name: {*SHARED, f"surelane_{name}"} for name in SERVICES},
-    "worker": {*SHARED, "surelane_worker", "surelane_bolt"},
+    **{name: {*SHARED, f"surelane_{name}", "surelane_encryption"} for name in SERVICES},
+    "worker": {*SHARED, "surelane_worker", "surelane_bolt", "surelane_encryption"},
     "migrations": {"surelane_migrations"},
     "simulator": {*SHARED},
 }
