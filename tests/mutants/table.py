@@ -327,7 +327,7 @@ TABLE = r"""
 @ encryption/keys.py > extensions/encryption/tests/unit/test_keys.py
 ~ self.current_id = _id_of(raw[0]) ==> self.current_id = _id_of(raw[-1])
 # plain-steps: the results of steps are encrypted
-@ service/engine.py > sql/test_codec.py extensions/encryption/tests/unit/test_sealing.py
+@ service/durable.py > sql/test_codec.py extensions/encryption/tests/unit/test_sealing.py
 ~ result = await self._codec.seal(result, at_step(identity, name, nth)) ==> result = str(result)
 # public-functions: nothing is everybody's
 @ sql/021-grants.sql > sql/test_roles.py

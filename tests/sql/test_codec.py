@@ -27,7 +27,7 @@ from surelane.events import Event
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
-from surelane_operator.reads.events import Filter
+from surelane_operator.reads.filters import Filter
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine, Settled
 
@@ -104,8 +104,7 @@ class Story:
         await self.queue.insert_event(json.dumps(PAYLOAD))
         assert [each["event"]["text"] for each in await self.engine.live_messages(PAYLOAD)] == [WORD]
         edited = {**PAYLOAD, "event": {**MESSAGE, "text": f"{WORD}s"}, "event_id": "Ev2"}
-        said = {"restart": True, "by": "U1", "reason": "edited"}
-        await self.engine.replace_message(edited, "Ev2", "step", **said)
+        await self.engine.replace_message(edited, "Ev2", "step", restart=True, by="U1", reason="edited")
         parent = await self.queue.fan_out(
             [Job("part", {"text": WORD})], Continuation("whole", {"text": WORD})
         )

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from surelane.codec import SealedError
-from surelane_service.engine import StoredStep
+from surelane_service.durable import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import STOP, Flow, Key, Run
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
