@@ -43,7 +43,7 @@ def rotate(database: Database, as_json: Json = False) -> None:
         raise failed(f"{SETTING}: {error}", ExitCode.USAGE) from None
     if keys is None:
         raise failed(f"{SETTING} is not set", ExitCode.USAGE)
-    rotation = Rotation(keys)
+    rotation = KeyRotation(keys)
     run(database, lambda changes, _: rotation.run(changes.calls), within=None)
     for name, why in rotation.lost.items():
         typer.echo(f"cannot be opened: {name} ({why})", err=True)
@@ -92,7 +92,7 @@ _TABLES = (
 
 
 @dataclass(slots=True)
-class Rotation:
+class KeyRotation:
     """A rotation: how much it has ``sealed``, and by its name why what no key opens was left."""
 
     keys: Keyring

@@ -9,18 +9,15 @@ from unittest.mock import ANY
 
 import aiohttp
 import asyncpg
-import psycopg
 import pytest
 
-from surelane import Job, Queue, SyncQueue
+from surelane import Job, Queue
 from surelane.calls import Connection, Pool
 from surelane.codec import ANSWER, RESULT, DamagedError, Location
-from surelane_encryption import Encryption
 from surelane_encryption.keys import Keyring, new_key
 from surelane_encryption.sealing import codec_for
 from surelane_ingest.answers import Answers
 from surelane_operator.changes import Changes
-from surelane_service.cron import Cron
 from surelane_service.engine import Engine
 from surelane_service.pool import Listener
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
@@ -138,31 +135,6 @@ async def command_output(database: str, identity: int) -> str:
     shown = await Command(as_role(database, "surelane_operator"))("events", "show", str(identity), "--json")
     assert shown.code == 0, shown
     return shown.out + shown.err
-
-
-async def enqueue_and_schedule(server: Server, database: str, text: str, *, on: bool) -> list[str]:
-    """Store a text by another program's jobs and signals, and by schedules; return where it stands afterwards."""
-    async with asyncpg.create_pool(database, min_size=0, max_size=2) as pool:
-        encryption, since = Encryption(KEY, pool, on=on), await place(pool)
-        with psycopg.connect(database) as program:
-            queue = SyncQueue(program, Encryption(KEY, lambda: psycopg.connect(database), on=on))
-            for number in range(3):  # one of them may be split by the end of a page of the log
-                identity = queue.enqueue("job", {"text": text}, item_key=f"{text[:4]}-{number}")
-                queue.signal_id(identity, "said", {"text": text})
-        await Queue(pool, encryption=encryption).enqueue("job", {"text": text})
-        operations = Changes(pool, encryption)
-        await operations.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={"text": text})
-        await operations.run_cron("daily")
-    return await stored(server, database, since, text)
-
-
-async def test_a_dump_and_the_log_have_nothing_of_what_programs_enqueue_and_schedules_hold(
-    server: Server, database: str
-) -> None:
-    assert await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=True) == []
-    found = await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=False)
-    assert {"event", "signal"} <= set(found)
-    assert len(found) > 2
 
 
 async def post(database: str, *texts: str, **settings: Any) -> list[int]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from surelane.calls import Calls, Connection
 from surelane.codec import NoKeyError
-from surelane_encryption.command import Rotation
+from surelane_encryption.command import KeyRotation
 from surelane_encryption.data_keys import DataKeys
 from surelane_encryption.keys import Keyring, new_key
 from surelane_operator.cli.command import app
@@ -121,4 +121,4 @@ async def test_a_program_that_finds_no_key_is_told_who_makes_it(queue: Connectio
     made = await DataKeys(queue, Keyring([NEW])).current("T1")
     assert (await DataKeys(producer, Keyring([NEW])).current("T1")).raw == made.raw
     with pytest.raises(Exception, match="permission denied"):
-        await Rotation(Keyring([OLD, NEW])).run(Calls(await connect("surelane_ingest")))
+        await KeyRotation(Keyring([OLD, NEW])).run(Calls(await connect("surelane_ingest")))
