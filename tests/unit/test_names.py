@@ -13,7 +13,6 @@ PYDANTICS = {"Config"}
 """Classes inside of others that pydantic looks for by this name."""
 OPEN = (
     "Limit",
-    "Place",
     "RefusedError",
     "Run",
     "_Calls",
