@@ -30,11 +30,12 @@ from math import inf
 from random import Random
 from typing import Any, cast
 
-from surelane.encryption.envelopes import SEALED, key_id_of
+from surelane.codec import SEALED
 from surelane_dev.testing.fleets import face
 from surelane_dev.testing.fleets.face import simulated
 from surelane_dev.testing.fleets.virtual import EPOCH, HERE
 from surelane_dev.testing.fleets.wire import FaultRates, Host, Net
+from surelane_encryption.envelopes import key_id_of
 from surelane_service.engine import DEAD_FOR
 from surelane_worker.running import cancels
 from surelane_worker.worker_settings import WorkerSettings

@@ -15,8 +15,8 @@ from aiohttp import web
 from extensions.agents.tests.system.model_server import OURS, Desk, ModelServer, calls, says, settings
 from extensions.agents.tests.system.shared import shared_desk, shared_model
 from surelane.calls import Connection
-from surelane.encryption.keys import new_key
 from surelane.queue import Queue
+from surelane_encryption.keys import new_key
 from surelane_operator.api import stream
 from surelane_operator.api.routes import route_of
 from surelane_operator.api.stream import StreamApi

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from surelane.calls import Pool
+from surelane.codec import Codec
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
@@ -32,7 +33,7 @@ class LocalWorker:
     """A worker of this process. It runs from :meth:`start` until :meth:`kill`."""
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Handlers, engine: Callable[[Pool], Engine] = Engine
+        self, settings: WorkerSettings, handlers: Handlers, engine: Callable[[Pool, Codec], Engine] = Engine
     ) -> None:
         """``engine`` makes the calls with which attempts store their steps."""
         self.settings = settings

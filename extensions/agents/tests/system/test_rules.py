@@ -14,11 +14,11 @@ import pytest
 from extensions.agents.tests.system.model_server import Desk as Asking
 from extensions.agents.tests.system.model_server import model_server, says, settings
 from surelane.calls import Connection
-from surelane.encryption.keys import new_key
 from surelane_agents.rules import LONGEST, MOST
 from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.state import state_of
 from surelane_dev.simulator.views import View
+from surelane_encryption.keys import new_key
 from surelane_worker.worker_settings import FAILURE_REPLY
 from tests.processes import until
 from tests.sql.migrations import connected

@@ -9,14 +9,12 @@ from functools import partial
 from typing import Any
 
 from surelane.calls import Connection, Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.sealing import Sealing
+from surelane.codec import PLAIN, Codec
 from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
-from surelane_service.sealed_engine import OpeningEngine, SealedEngine
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
 from surelane_worker.claiming.poller import Poller
@@ -82,20 +80,17 @@ class Worker:
     slack: SlackClients
     observer: Observer
     step_retries: Backoff = RETRIES
-    engine: Callable[[Pool], Engine] | None = None
+    engine: Callable[[Pool, Codec], Engine] = Engine
     """Makes the calls with which attempts store their steps, notes and outcomes."""
     refresher: Refresher | None = None
     """Finds the tokens of installs; ``None``: there is one token for all events."""
-    sealing: Sealing | None = None
-    """``None``: there are no keys, and nothing is decrypted."""
+    codec: Codec = PLAIN
 
     def __post_init__(self) -> None:
         settings, pools, metrics = self.settings, self.pools, self.observer.metrics
         listens, self.kinds = settings.notifications, sorted(registered_in(self.registered).by_kind())
-        self._sealing = self.sealing or Sealing(DataKeys(pools.looks, None), on=False)
-        sealed = partial(SealedEngine if self._sealing.on else OpeningEngine, sealing=self._sealing)
-        self._looks, self._sweeps = sealed(pools.looks), Engine(pools.sweeps)
-        self._renewals, self._settles = Engine(pools.leases), (self.engine or sealed)(pools.settles)
+        self._looks, self._sweeps = Engine(pools.looks, self.codec), Engine(pools.sweeps)
+        self._renewals, self._settles = Engine(pools.leases), self.engine(pools.settles, self.codec)
         self._handlers = registered_in(self.registered).by_kind()
         self._introduction = _introduction(settings, self._handlers)
         # Claims of both sides move the same cursors, and ask for the same looks ahead.
@@ -116,14 +111,14 @@ class Worker:
         self.announcer = Announcer(self._introduction, self._listener, self._renewals, self._session.opened)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
-        shared = self.position, self._splitter, self.observer, outage, self._sealing
+        shared = self.position, self._splitter, self.observer, outage, self.codec
         beside = [self._second, None]  # for the ordinary events alone
         self.claimers = [
             Claimer(settings, self._listener, side, second, self._cursors, *shared)
             for side, second in zip(sides, beside, strict=False)
         ]
         """One per side."""
-        self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
+        self.scheduler = Scheduler(self._looks, registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
         self.watch = Watch(self._poller.figures)
         self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
@@ -221,7 +216,7 @@ class Worker:
     def _services(self, answers: Answers) -> Services:
         limit_key = partial(_limit_key, self._handlers)
         return Services(
-            Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self._sealing),
+            Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self.codec),
             self._settles,
             self.leases.hold,
             self.settings,
@@ -232,7 +227,7 @@ class Worker:
             self.step_retries,
             None if self.refresher is None else BotTokens(self.refresher, self.slack.with_token),
             self.refresher,
-            self._sealing,
+            self.codec,
         )
 
     def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from surelane.encryption.keys import SealedError
+from surelane.codec import SealedError
 from surelane.errors import (
     Conflict,
     DatabaseRefused,

@@ -17,8 +17,7 @@ from unittest.mock import patch
 import asyncpg
 
 from surelane.calls import Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.sealing import Sealing
+from surelane.codec import Codec, codec_of
 from surelane.events import Event, Inserted
 from surelane.queue import Queue
 from surelane_dev.accounts import OWNER
@@ -111,7 +110,7 @@ class FleetWorker:
         settings: WorkerSettings,
         handlers: Handlers,
         slack: Answering,
-        engine: MakesEngine | None = None,
+        engine: Callable[[Pool, Codec], Engine] = Engine,
     ) -> None:
         """Work as the process ``surelane_worker`` does, until ``stop`` is set."""
         name, soon = self.host.name, assembly.CLAIM_TIMEOUT
@@ -122,10 +121,10 @@ class FleetWorker:
 
         pools = Pools(pool(worker=name), pool(soon, 0, name), pool(soon), pool(), pool())
         settings = settings.model_copy(update={"name": name})
-        sealing = Sealing(DataKeys(pools.looks, settings.encryption_keys), on=settings.encrypt_events)
+        codec = codec_of(settings.encryption_keys, pools.looks, on=settings.encrypt_events)
         slack_clients, observer = clients(slack, net, self.host), Observer(Metrics())
         worker = self.worker = Worker(
-            settings, handlers, pools, slack_clients, observer, engine=engine, sealing=sealing
+            settings, handlers, pools, slack_clients, observer, engine=engine, codec=codec
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.announcer.retire)
@@ -223,8 +222,7 @@ class VirtualFleet:
         member = FleetWorker(Host(f"worker-{self._names}"))
         variables = copy_context()
         variables.run(HERE.set, member.host)
-        engine = None if given.encrypt_events else self._crashes.engine
-        work = member.work(self.net, given, around, self.slack, engine)
+        work = member.work(self.net, given, around, self.slack, self._crashes.engine)
         member.task = self.loop.create_task(work, context=variables)
         self.workers.append(member)
         return member

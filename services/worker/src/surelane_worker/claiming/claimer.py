@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import zip_longest
 
-from surelane.encryption.sealing import Sealing
+from surelane.codec import Codec
 from surelane.errors import described
 from surelane.events import Event
 from surelane_service.engine import LANES, Engine, Peek
@@ -190,7 +190,7 @@ class Claimer:
     splitter: CrowdSplitter
     observer: Observer
     outage: Outage
-    sealing: Sealing
+    codec: Codec
 
     def __post_init__(self) -> None:
         self._failures = 0
@@ -332,7 +332,7 @@ class Claimer:
         # Events that are not decrypted in time are tried again before their handlers run.
         with self.side.slots.opening(events), suppress(TimeoutError):
             async with asyncio.timeout(OPEN_WITHIN):
-                await self.sealing.open_events(events)
+                await self.codec.open_events(events)
         return events
 
     async def _pause(self) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, cast
 
+from surelane.codec import Codec
 from surelane.drivers import Row
-from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
@@ -48,7 +48,7 @@ class Services:
     tokens: BotTokens | None
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None
-    sealing: Sealing
+    codec: Codec
 
 
 class Stoppable(Protocol):
@@ -114,9 +114,9 @@ class Attempt:
 
     async def prepare(self, events: Sequence[Event]) -> None:
         """Decrypt the events, and take the token of the first one's workspace, if that has installed the app."""
-        sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
-        if not sealing.entered(events):
-            await sealing.enter(events)
+        tokens, first = self.services.tokens, self.events[0]
+        if (opening := self.services.codec.enter(events)) is not None:
+            await opening
         if tokens is not None:
             self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack, cast, get_args
 
-from surelane.encryption.sealing import CURRENT
+from surelane.codec import CURRENT
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane.jobs import Priority

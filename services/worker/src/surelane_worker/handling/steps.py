@@ -18,8 +18,8 @@ from dataclasses import InitVar, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from surelane.encryption.keys import SealedError
-from surelane_service.engine import StoredStep
+from surelane.codec import SealedError
+from surelane_service.durable import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import STOP, Flow, Key, Run
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration

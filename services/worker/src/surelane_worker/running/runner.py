@@ -13,8 +13,7 @@ from functools import partial
 
 from opentelemetry.trace import NonRecordingSpan, use_span
 
-from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
-from surelane.encryption.envelopes import DamagedError
+from surelane.codec import DamagedError, KeyDestroyedError, NoKeyError
 from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
 from surelane.json_text import mended
