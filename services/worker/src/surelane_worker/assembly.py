@@ -18,7 +18,7 @@ from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_service.sealed_engine import OpeningEngine, SealedEngine
 from surelane_service.watch import Watch
-from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
+from surelane_worker.claiming.claimer import Claimer, Cursors
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
 from surelane_worker.duties import Duty, Retention, Scheduler, Sweeper, Uninstalls
@@ -47,8 +47,8 @@ STATEMENT_TIMEOUT = timedelta(seconds=30)
 CLAIM_TIMEOUT = timedelta(seconds=5)
 """Bounds claims, polls, connecting for them, and first settles: a connection that does not answer in time is cut."""
 
-CONNECTIONS = 12
-"""A worker's: those of its pools, and two that claim."""
+CONNECTIONS = 11
+"""A worker's: those of its pools, and the one that claims."""
 
 FLUSH = 10.0
 """Seconds that a drain waits for the database to take the last outcomes."""
@@ -112,17 +112,11 @@ class Worker:
         self.position = Position(sides, lease, listens, self._listener, self.kinds)
         known = self.leases.known
         self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
-        # Behind a pooler no connection can join a session.
-        self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
         self.announcer = Announcer(self._introduction, self._listener, self._renewals, self._session.opened)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
         shared = self.position, self._splitter, self.observer, outage, self._sealing
-        beside = [self._second, None]  # for the ordinary events alone
-        self.claimers = [
-            Claimer(settings, self._listener, side, second, self._cursors, *shared)
-            for side, second in zip(sides, beside, strict=False)
-        ]
+        self.claimers = [Claimer(settings, self._listener, side, self._cursors, *shared) for side in sides]
         """One per side."""
         self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
@@ -149,15 +143,11 @@ class Worker:
         return [work for side in self._sides for work in side.slots.running()]
 
     def cut(self) -> None:
-        """Cut the connections that claim at once, as the end of the process does."""
+        """Cut the connection that claims at once, as the end of the process does."""
         self._listener.terminate()
-        if self._second is not None:
-            self._second.connection.terminate()
 
     async def hang_up(self) -> None:
-        """End the connections that claim, and the session with them."""
-        if self._second is not None:
-            await self._second.connection.close()
+        """End the connection that claims, and the session with it."""
         await self._listener.close()
 
     async def claim(self, stop: asyncio.Event) -> None:
@@ -244,9 +234,7 @@ class Worker:
         return Listener(url, service=SERVICE, within=CLAIM_TIMEOUT, **given)
 
     async def _introduce(self, connection: Connection) -> None:
-        """Open the session on a new connection once the last one claims nothing. Declare what bounds claims."""
-        if self._second is not None:
-            await self._second.leave()
+        """Open the session on a new connection. Declare what bounds its claims."""
         await self._session.open(connection)
         await self._introduction.bound(Engine(connection))
 

@@ -69,10 +69,6 @@ class Capacity:
         if self.left_out and self._wake is not None:
             self._wake()
 
-    def claim_ended(self) -> None:
-        """Free the slots reserved for a claim. It does not wake a sleeping claimer: there is nothing to claim."""
-        self._freed.set()
-
     async def freed(self, within: float) -> bool:
         """Wait until there may be capacity, at most ``within`` seconds. Return whether there may be."""
         self._freed.clear()

@@ -1,9 +1,8 @@
 """Sessions: how workers notice within seconds that another one died, and end its claims.
 
-A worker's session is a lock on its listening connection, and on its second claiming connection while there is one
-(:mod:`surelane_worker.claiming.claimer`). PostgreSQL drops the lock as the process dies. The workers in the first two
-positions of their kinds look for lost ones, on behalf of the whole fleet. Heartbeats show that a worker is alive where
-no connection can hold a session.
+A worker's session is a lock on the connection over which it claims. PostgreSQL drops the lock as the process dies. The
+workers in the first two positions of their kinds look for lost ones, on behalf of the whole fleet. Heartbeats show that
+a worker is alive where no connection can hold a session.
 """
 
 import asyncio
@@ -115,7 +114,6 @@ class Session:
         """Whether claims of a process that died were locked as this one started."""
         self._before: datetime | None = None
         self._reopened = asyncio.Event()
-        self._key: int | None = None
         self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
@@ -125,7 +123,7 @@ class Session:
         # Not again, though the worker's row was locked: now claims of this process may stand under its name.
         self._starts, locked = False, 0
         if opened and self.locks:
-            self._key, locked = await engine.opened_session()
+            locked = await engine.locked_claims()
         if opened and await engine.introduce_worker(
             worker.name, __version__, worker.kinds, worker.ordered, worker.slots
         ):
@@ -154,17 +152,11 @@ class Session:
                 with suppress(DatabaseUnavailable, DatabaseRefused):
                     await self._release_unknown(self.engine, self._before)
 
-    async def join(self, connection: Connection) -> None:
-        """Hold the session on another connection, too: it is gone when both have ended."""
-        if self._key is None or not await Engine(connection).join_session(self._key):
-            raise DatabaseUnavailable("the worker's session has ended")
-
     def opened(self) -> bool:
         """Return whether this process has ever had a session."""
         return self._opened
 
     def lost(self) -> None:
-        self._key = None
         self._unsettled.set()
 
     async def keep(self) -> None:

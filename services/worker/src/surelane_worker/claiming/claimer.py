@@ -7,8 +7,6 @@ each of them prevents, are in ``docs/adr``:
   stands a margin before the last peek.
 - It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
 - No cursor outlives its connection.
-
-While the queue is full, a second claim goes out before the last one has answered, over a connection of its own.
 """
 
 import asyncio
@@ -21,10 +19,8 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from surelane.encryption.sealing import Sealing
-from surelane.errors import described
 from surelane.events import Event
 from surelane_service.engine import LANES, Engine, Peek
-from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_worker.claiming.position import CrowdSplitter, Position, Side
@@ -41,15 +37,6 @@ OPEN_WITHIN = 2.0
 """Seconds in which claimed events are decrypted, if their data keys are to be looked up first."""
 MARGIN = timedelta(seconds=1)
 """How far a cursor stays behind the newest event that was claimed."""
-MANY = 300
-"""Events that a claim asks for, at least, and finds, before the next one goes out beside it."""
-IDLE = 60.0
-"""Seconds without need after which the connection is closed."""
-SECOND_PAUSE = 10.0
-"""Seconds for which the worker claims over one connection after a second claim failed."""
-LEAVE_WITHIN = 1.0
-"""Seconds that a claim under way has to end before its connection is cut."""
-
 log = get_logger("surelane_worker.claiming.claimer")
 
 Place = tuple[int, str]
@@ -120,71 +107,12 @@ class Cursors:
 
 
 @dataclass(eq=False)
-class SecondClaims:
-    """Says when to claim over the second connection: while claims are large and find all that they ask for.
-
-    If the connection cannot be opened, or breaks, the worker goes on with the first one: the server may have no other.
-    """
-
-    connection: Listener
-
-    def __post_init__(self) -> None:
-        self._wanted = asyncio.Event()
-        self._not_before = float("-inf")
-        self._stopping = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a claim may go out beside the next one."""
-        return self._wanted.is_set()
-
-    def found(self, count: int, limit: int) -> None:
-        """Note that a claim of ``limit`` events found ``count``, or failed and found none."""
-        if count < limit:
-            self._unwanted()
-        elif limit >= MANY and asyncio.get_running_loop().time() >= self._not_before:
-            self._wanted.set()
-
-    def failed(self, error: Exception) -> None:
-        log.warning("second claim failed; the worker goes on with one", **described(error))
-        self._not_before = asyncio.get_running_loop().time() + SECOND_PAUSE
-        self._unwanted()
-
-    def _unwanted(self) -> None:
-        if not self._stopping:
-            self._wanted.clear()
-
-    @staticmethod
-    def worth(free: list[tuple[list[str], int]]) -> list[tuple[list[str], int]]:
-        """Return which of the free slots a second claim is worth its cost for."""
-        return [(kinds, count) for kinds, count in free if count >= MANY]
-
-    async def wanted(self) -> bool:
-        """Wait until a second claim may go out. Return false when the worker stops."""
-        if not await sleep_unless(self._wanted, IDLE):
-            await self.connection.close()
-            await self._wanted.wait()
-        return not self._stopping
-
-    async def leave(self) -> None:
-        """End the connection before the worker opens another session: a claim must not belong to an older one."""
-        self._unwanted()
-        await self.connection.retire(LEAVE_WITHIN)
-
-    def stop(self) -> None:
-        """Let no further claim go out."""
-        self._stopping = True
-        self._wanted.set()
-
-
-@dataclass(eq=False)
 class Claimer:
-    """Claim events for free slots until the worker stops. A worker's claimers share all but ``side`` and ``second``."""
+    """Claim events for free slots until the worker stops. A worker's claimers share all but ``side``."""
 
     settings: WorkerSettings
     listener: Listener
     side: Side
-    second: SecondClaims | None
     cursors: Cursors
     position: Position
     splitter: CrowdSplitter
@@ -201,12 +129,6 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until :meth:`stop`. Events of claims that are under way then are released."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run())
-            if self.second is not None:
-                group.create_task(self._run_beside(self.second))
-
-    async def _run(self) -> None:
         while not self._stopping:
             try:
                 await self._turn()
@@ -214,25 +136,8 @@ class Claimer:
                 log.exception("claim crashed; the worker tries again after a pause")
                 await self._pause()
 
-    async def _run_beside(self, second: SecondClaims) -> None:
-        while await second.wanted():
-            free = second.worth(self.side.slots.free())
-            if not free:
-                await self.side.slots.freed()
-                continue
-            kinds, limit = [kind for kinds, _ in free for kind in kinds], min(count for _, count in free)
-            try:
-                second.found(len(await self._claim_over(second.connection, kinds, limit)), limit)
-                if second.is_open:
-                    self.side.wakeup.wake()  # the first one may have found nothing but what this one had locked
-            except Exception as error:  # noqa: BLE001 - the first connection goes on, and meets it as well if it stays
-                second.failed(error)
-                self.side.wakeup.wake()  # the first one may have left out what this one was to claim
-
     def stop(self) -> None:
         self._stopping = True
-        if self.second is not None:
-            self.second.stop()
         self.side.slots.close()
         self.side.wakeup.wake()
 
@@ -269,34 +174,26 @@ class Claimer:
         return found
 
     async def _claim(self, kinds: list[str], limit: int) -> bool:
-        """Claim once over the first connection. Return whether there were any events."""
+        """Claim once. Return whether there were any events."""
         if self._stopping:
             return False
         events: list[Event] | None = None
         began = asyncio.get_running_loop().time()
         slept, self._slept = self._slept, None
-        try:
-            with excused(log, "claim failed; the worker tries again", self.outage):
-                events = await self._claim_over(self.listener, kinds, limit, slept)
-            if events is None:
-                await self._pause()
-            else:
-                self._failures = 0
-                self._claiming_since = self._claiming_since or began
-        finally:
-            if self.second is not None:
-                self.second.found(len(events or ()), limit)
+        with excused(log, "claim failed; the worker tries again", self.outage):
+            events = await self._hand_over(kinds, limit, slept)
+        if events is None:
+            await self._pause()
+        else:
+            self._failures = 0
+            self._claiming_since = self._claiming_since or began
         return bool(events)
 
-    async def _claim_over(
-        self, listener: Listener, kinds: list[str], limit: int, slept: float | None = None
-    ) -> list[Event]:
-        """Claim once over a connection, hand the events to the slots, and return them."""
+    async def _hand_over(self, kinds: list[str], limit: int, slept: float | None) -> list[Event]:
+        """Claim once, hand the events to the slots, and return them."""
         loop = asyncio.get_running_loop()
         began, began_at = loop.time(), time.time_ns()
-        halves = self.second is not None and self.second.is_open
-        with self.side.slots.expecting(kinds, limit, halves=halves) as most_bytes:
-            events = await self._claim_events(listener, kinds, limit, most_bytes)
+        events = await self._claim_events(kinds, limit)
         self.observer.metrics.operation.add("receive", loop.time() - began)
         if events:
             self.side.wakeup.active = True
@@ -310,10 +207,8 @@ class Claimer:
             self.position.claimed(self.side, events, limit)
         return events
 
-    async def _claim_events(
-        self, listener: Listener, kinds: list[str], limit: int, most_bytes: int
-    ) -> list[Event]:
-        async with listener.bounded() as connection:
+    async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
+        async with self.listener.bounded() as connection:
             corrections = self.cursors.corrections
             events = await Engine(connection).claim_events(
                 kinds,
@@ -323,7 +218,7 @@ class Claimer:
                 invisible_for=self.settings.lease,
                 cursors=self.cursors.starts(kinds),
                 member_kinds=self.side.slots.kinds,
-                most_bytes=most_bytes,
+                most_bytes=self.side.slots.bytes_left,
             )
         self.cursors.advance(events, corrections)
         for event in events:
