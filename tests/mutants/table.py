@@ -440,7 +440,7 @@ TABLE = r"""
 ~ return newest.versions.get(attempt.version, lacking) ==> return newest.versions.get(attempt.version, newest)
 # followers-of-a-pause: quick messages end with the run that got them
 @ worker/running/runner.py > fleet/test_coalescing.py
-~ ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers ==> ended_too = followers
+~ followers if outcome.ends_followers else () ==> followers
 # busy-followers: an event that began a run of its own follows no other
 @ sql/010-durable.sql > sql/test_coalesce.py
 ~ where own.event_id in (follower, _id) and own.nth >= 0) ==> where own.event_id = _id and own.nth >= 0)

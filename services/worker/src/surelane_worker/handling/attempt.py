@@ -84,8 +84,6 @@ class Attempt:
 
     answered = False
     """Whether Slack's request or the person has an answer."""
-    held = False
-    """Whether a snooze holds back the event's group."""
     main: asyncio.Task[Any] | None = None
     """The task that runs the handler; ``None`` if a thread runs it."""
     version = FIRST
