@@ -156,7 +156,7 @@ TABLE = r"""
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
-@ worker/running/cancels.py > fleet/test_durable.py
+@ worker/running/watching.py > fleet/test_durable.py
 -             claim.cancelled = True
 -             claim.lease_ends = min(claim.lease_ends, ends)
 +             claim.lease_ends = min(claim.lease_ends, ends)

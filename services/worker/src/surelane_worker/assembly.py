@@ -1,7 +1,7 @@
 """The parts of a worker: how they are put together, which of them run, and how they drain."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +11,7 @@ from typing import Any
 from surelane.calls import Connection, Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
+from surelane.events import Event
 from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
@@ -18,10 +19,9 @@ from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_service.sealed_engine import OpeningEngine, SealedEngine
 from surelane_service.watch import Watch
-from surelane_worker.claiming.claimer import Claimer, Cursors
-from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
-from surelane_worker.duties import Duty, Retention, Scheduler, Sweeper, Uninstalls
+from surelane_worker.claiming.claimer import Claimer, Cursors, Side, Wakeup
+from surelane_worker.claiming.position import Poller, Position
+from surelane_worker.duties import CrowdSplitter, Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
@@ -32,10 +32,9 @@ from surelane_worker.handling.steps import RETRIES
 from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer, unsampled
-from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.running.watchdog import Watchdog
+from surelane_worker.running.watching import Cancels, Watchdog
 from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
@@ -115,7 +114,7 @@ class Worker:
         self.announcer = Announcer(self._introduction, self._listener, self._renewals, self._session.opened)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
-        shared = self.position, self._splitter, self.observer, outage, self._sealing
+        shared = self._claimed, self.observer, outage, self._sealing
         self.claimers = [Claimer(settings, self._listener, side, self._cursors, *shared) for side in sides]
         """One per side."""
         self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
@@ -237,6 +236,10 @@ class Worker:
         """Open the session on a new connection. Declare what bounds its claims."""
         await self._session.open(connection)
         await self._introduction.bound(Engine(connection))
+
+    def _claimed(self, side: Side, events: Sequence[Event], limit: int) -> None:
+        self._splitter.claimed(events)
+        self.position.claimed(side, events, limit)
 
     def _lost(self) -> None:
         """Open another connection, and claim: notifications were missed."""

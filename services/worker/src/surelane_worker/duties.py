@@ -1,4 +1,4 @@
-"""The duties of a worker besides running handlers: fire schedules, sweep, and drop for good."""
+"""The duties of a worker besides running handlers: fire schedules, sweep, part crowds, drop for good."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -17,6 +17,7 @@ from surelane.errors import (
     refuses_call,
     told,
 )
+from surelane.events import Event
 from surelane_service.cron import Cron, DueCron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
@@ -44,6 +45,13 @@ WAIT = 1.0
 """Seconds between looks at events that have not ended yet."""
 PATIENCE = 300
 """Most such looks of one pass."""
+
+LONG = timedelta(seconds=2)
+"""The wait of an event from which on its kind is looked at. The database uses the same number."""
+SPLIT_PAUSE = 1.0
+"""Least seconds between two looks while no events are being moved."""
+SPLIT_SHARE = 0.25
+"""While events are being moved, steps take at most this part of the time."""
 
 RESTART = 1.0
 """Seconds until a crashed duty starts again. They double each time, up to a minute."""
@@ -289,6 +297,49 @@ class Uninstalls(Upkeep):
                 return True
             await asyncio.sleep(WAIT if step.waiting else BREATH)
         return False
+
+
+@dataclass(eq=False)
+class CrowdSplitter:
+    """Give a workspace with a large backlog of a kind lanes of its own, so that it does not hold up the others.
+
+    Claims report events that have waited long. The database then finds their workspaces and moves them
+    (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
+    ``lease``, for which claims stand, tells when an event was claimed.
+    """
+
+    engine: Engine
+    lease: timedelta
+
+    def __post_init__(self) -> None:
+        self._kinds: set[str] = set()
+        self._reason = asyncio.Event()
+
+    def claimed(self, events: Sequence[Event]) -> None:
+        """Note a claim. If its first event has waited long, look at its kind soon."""
+        first = events[0]
+        if first.prior_vt is not None and first.vt - first.prior_vt > self.lease + LONG:
+            self._kinds.add(first.kind)
+            self._reason.set()
+
+    async def run(self) -> None:
+        """Look at kinds until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._reason.wait()
+            self._reason.clear()
+            kinds, self._kinds = self._kinds, set()
+            began, pause = loop.time(), SPLIT_PAUSE
+            for kind in kinds:
+                again = None
+                with excused(log, "could not separate workspaces' backlogs", kind=kind):
+                    # If it fails, the next claim of an old event brings the kind.
+                    again = await self.engine.share_kind(kind)
+                if again is not None:
+                    self._kinds.add(kind)
+                    self._reason.set()
+                    pause = min(pause, again.total_seconds())
+            await asyncio.sleep(max(pause, (loop.time() - began) * (1 / SPLIT_SHARE - 1)))
 
 
 @asynccontextmanager

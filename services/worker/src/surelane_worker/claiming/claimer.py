@@ -1,4 +1,4 @@
-"""The claimer: claims events while slots are free, and sleeps while there is nothing to claim.
+"""The claimer: claims events while slots are free, and sleeps until something wakes it.
 
 Claims start at cursors: a cursor per lane and kind skips the dead rows of finished events. The rules, and the faults
 each of them prevents, are in ``docs/adr``:
@@ -10,8 +10,9 @@ each of them prevents, are in ``docs/adr``:
 """
 
 import asyncio
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,12 +22,13 @@ from itertools import zip_longest
 from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane_service.engine import LANES, Engine, Peek
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
-from surelane_worker.claiming.position import CrowdSplitter, Position, Side
-from surelane_worker.handling.versions import name_plainly
+from surelane_worker.handling.routes import name_plainly
 from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.slots import Slots
 from surelane_worker.worker_settings import WorkerSettings
 
 FIRST_PAUSE = 0.1
@@ -106,6 +108,85 @@ class Cursors:
         self.corrections += 1
 
 
+class Wakeup:
+    """Wakes an idle claimer: after a notification, when an event is due, or because a poll found one."""
+
+    def __init__(self, curious: asyncio.Event | None = None) -> None:
+        """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
+        self._reason = asyncio.Event()
+        self.curious = asyncio.Event() if curious is None else curious
+        self.active = True
+        """Whether a claim found events: more may be scheduled behind them."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Say that there may be something to claim, now or later."""
+        self.active = True
+        self._reason.set()
+
+    def answered(self) -> None:
+        """Say that a claim begins: it answers all notifications until now."""
+        self._reason.clear()
+
+    async def sleep(self, within: float | None = None) -> None:
+        """Wait until there is a reason to claim, at most ``within`` seconds."""
+        if self.active:
+            self.look_ahead()
+        await sleep_unless(self._reason, within)
+
+    def look_ahead(self) -> None:
+        """Ask for a peek: the event that is due next may have changed."""
+        self.active = False
+        self.curious.set()
+
+    def peeked(
+        self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
+    ) -> None:
+        """Wake at once if a peek found an event to claim. Call ``on_due``, if given, when the next one is due."""
+        found = [vt for vt in vts if vt is not None]
+        if any(vt <= now for vt in found):
+            self._reason.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_in = min(((vt - now).total_seconds() for vt in found if vt > now), default=None)
+        self._timer = None
+        if on_due is not None and due_in is not None:
+            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
+
+
+@dataclass(eq=False)
+class Side:
+    """Slots for one sort of events, and what wakes the claimer that fills them.
+
+    A worker's first side takes the ordinary events, its second the commands and interactions, if it handles both.
+    """
+
+    wakeup: Wakeup
+    slots: Slots
+
+    def __post_init__(self) -> None:
+        self._pause: asyncio.TimerHandle | None = None
+        self._again = False
+
+    def wake(self) -> None:
+        """Claim because of a notification. If no slot is free, the event may overtake the waiting ones."""
+        self.slots.let_overtake()
+        self.wakeup.wake()
+
+    def answer(self, pause: float) -> None:
+        """Do so beside others: at once, or when the pause since the last answer, at most ``pause`` seconds, is over."""
+        self._again = self._pause is not None
+        if not self._again:
+            self.wake()
+            seconds = random.uniform(0, pause)  # noqa: S311 - no secret
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on, pause)
+
+    def _go_on(self, pause: float) -> None:
+        self._pause = None
+        if self._again:
+            self.answer(pause)
+
+
 @dataclass(eq=False)
 class Claimer:
     """Claim events for free slots until the worker stops. A worker's claimers share all but ``side``."""
@@ -114,8 +195,8 @@ class Claimer:
     listener: Listener
     side: Side
     cursors: Cursors
-    position: Position
-    splitter: CrowdSplitter
+    on_claimed: Callable[[Side, Sequence[Event], int], None]
+    """Gets the events that a claim found, and how many it asked for."""
     observer: Observer
     outage: Outage
     sealing: Sealing
@@ -202,9 +283,8 @@ class Claimer:
             self.observer.metrics.claimed(events)
             if self.observer.tracing is not None:
                 self.observer.tracing.received(events, began_at)
-            self.splitter.claimed(events)
             self.side.slots.accept(events, began)
-            self.position.claimed(self.side, events, limit)
+            self.on_claimed(self.side, events, limit)
         return events
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:

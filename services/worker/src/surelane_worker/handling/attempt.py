@@ -22,9 +22,9 @@ from surelane_worker.handling.flow import Run, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
 from surelane_worker.handling.room import FileRoom
+from surelane_worker.handling.routes import FIRST
 from surelane_worker.handling.steps import Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
-from surelane_worker.handling.versions import FIRST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.notes import Notebooks

@@ -9,8 +9,7 @@ from surelane.events import Event
 from surelane.jobs import Job
 from surelane_service.durations import MOST_AT_ONCE, Rate, parse_rate
 from surelane_worker.handling.outcomes import Pause, positive
-from surelane_worker.handling.routes import is_interactive
-from surelane_worker.handling.versions import checked
+from surelane_worker.handling.routes import check_version, is_interactive
 
 MOST_ATTEMPTS = 1000
 MOST_WAIT = timedelta(hours=1)
@@ -176,4 +175,4 @@ def check_bounds(kinds: tuple[str, ...], bounds: Bounds) -> None:
     if (limit := bounds.get("limit")) is not None:
         limit.check(kinds)
     if version is not None:
-        checked(version, kinds)
+        check_version(version, kinds)

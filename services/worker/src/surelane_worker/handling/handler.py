@@ -22,9 +22,8 @@ from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.bounds import Bounds, Debounce, Limit, check_bounds
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
-from surelane_worker.handling.payload import with_payload
-from surelane_worker.handling.routes import Takes, every, ids, is_interactive
-from surelane_worker.handling.versions import FIRST, numbers, of_kind
+from surelane_worker.handling.routes import FIRST, Takes, every, ids, is_interactive, numbers, of_kind
+from surelane_worker.handling.shapes import with_payload
 from surelane_worker.slack.limiter import check_after_wait
 
 _OURS = (CURRENT, RUN, check_after_wait)

@@ -39,7 +39,6 @@ from surelane_worker.handling.outcomes import (
     Snooze,
     outcome_of,
 )
-from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
@@ -47,14 +46,15 @@ from surelane_worker.handling.records import (
     line_in,
     message_of,
 )
+from surelane_worker.handling.routes import FIRST, noted
+from surelane_worker.handling.shapes import InvalidPayloadError
 from surelane_worker.handling.steps import StepError
 from surelane_worker.handling.threads import LOST
 from surelane_worker.handling.undo import undo
-from surelane_worker.handling.versions import FIRST, noted
 from surelane_worker.leasing import Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
-from surelane_worker.running.unanswered import uncancel, was_cancelled
+from surelane_worker.running.watching import uncancel, was_cancelled
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.limits import SlackBusyError
