@@ -11,7 +11,7 @@ from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListene
 from slack_bolt.response import BoltResponse
 
 from surelane.events import Event
-from surelane_bolt.attempt import Attempt, Owned, current, failed, prepare
+from surelane_bolt.attempt import BoltAttempt, Owned, current, failed, prepare
 from surelane_bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -31,7 +31,7 @@ def handler_of(app: AsyncApp) -> Call:
 
     async def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
-        attempt = Attempt(cast("Event", event), ctx, threaded=False)
+        attempt = BoltAttempt(cast("Event", event), ctx, threaded=False)
         request = AsyncBoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
         attempt.take(request, _Context)
         try:

@@ -33,7 +33,7 @@ ANSWERED = "bolt:ack"
 RESPOND = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
 """The parameters of Bolt's ``respond``, in their order."""
 
-current: ContextVar["Attempt | None"] = ContextVar("attempt", default=None)
+current: ContextVar["BoltAttempt | None"] = ContextVar("attempt", default=None)
 """The attempt in which this task or thread runs."""
 _part: ContextVar[int] = ContextVar("part", default=LISTENER)
 
@@ -50,7 +50,7 @@ class RefusedError(Exception):
 
 
 @dataclass(eq=False)
-class Attempt:
+class BoltAttempt:
     """An attempt at one event."""
 
     event: Event
@@ -181,7 +181,7 @@ def prepare(app: Any, lazy: Callable[..., Any]) -> Any:
     return runner.listener_error_handler
 
 
-def failed(error: Exception) -> Attempt:
+def failed(error: Exception) -> BoltAttempt:
     """Note an exception of the app, and return the attempt that runs."""
     attempt = current.get()
     if attempt is None:
@@ -208,7 +208,7 @@ class Owned:
     A context marks the client that Bolt puts into it.
     """
 
-    def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:
+    def __init__(self, attempt: BoltAttempt, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._attempt = attempt
 
@@ -241,7 +241,7 @@ class _Respond(Owned, Respond):
         return attempt.waited(attempt.respond(self.response_url, message, _part.get()))
 
 
-def mark(client: Client, attempt: Attempt | None) -> None:
+def mark(client: Client, attempt: BoltAttempt | None) -> None:
     """Let a client send its calls through ``attempt``; ``None``: through the attempt that runs at the call."""
     plain: Callable[..., Any] = client.api_call
 

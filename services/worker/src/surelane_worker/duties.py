@@ -23,7 +23,7 @@ from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_worker.handling.handler import Schedule
+from surelane_worker.handling.handler import DeclaredSchedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.worker_settings import WorkerSettings
@@ -70,7 +70,7 @@ class Scheduler:
     """
 
     engine: Engine
-    declared: Sequence[Schedule]
+    declared: Sequence[DeclaredSchedule]
     metrics: Metrics
     retry: timedelta = RETRY
     """The pause after a failure, and at least between two looks at the schedules."""
@@ -106,7 +106,7 @@ class Scheduler:
             return await self._fire_due() and not self._declared
         return False
 
-    async def _declare(self, declared: Schedule) -> bool:
+    async def _declare(self, declared: DeclaredSchedule) -> bool:
         """Store a declared schedule. Return whether that is done with: one that is refused fires nothing."""
         given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
         try:

@@ -9,7 +9,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class HistoryColumn:
     """A column of the views ``agent.live_job``, ``agent.ended_job`` and ``agent.job``.
 
     Attributes:
@@ -27,36 +27,36 @@ class Column:
 
 
 COLUMNS = (
-    Column("id"),
-    Column("kind"),
-    Column("status", of="outcome"),
-    Column("payload", of="event", listed=None),
-    Column("attempts"),
-    Column("max_attempts"),
-    Column("locked_by", of="claimed_by"),
-    Column("run_at", of="vt"),
+    HistoryColumn("id"),
+    HistoryColumn("kind"),
+    HistoryColumn("status", of="outcome"),
+    HistoryColumn("payload", of="event", listed=None),
+    HistoryColumn("attempts"),
+    HistoryColumn("max_attempts"),
+    HistoryColumn("locked_by", of="claimed_by"),
+    HistoryColumn("run_at", of="vt"),
     # Of an error a list has the type: its text may quote people.
-    Column("error", of="errors", listed="errors -> -1 ->> 'type' as error"),
-    Column("errors", listed=None),
-    Column("result", listed=None),
-    Column("reason", listed="left(reason, 1000) as reason"),
-    Column("dedupe_key", label="Dedupe key", sort="id"),
-    Column("item_key", label="Key", sort="id"),
-    Column("group_key"),
-    Column("event_ts", label="Happened", sort="moment"),
-    Column("enqueued_at"),
-    Column("enqueued_by", listed="left(enqueued_by, 200) as enqueued_by"),
-    Column("claimed", listed=None),
-    Column("heartbeat_at"),
-    Column("deadline", label="Deadline", sort="moment"),
-    Column("finished_at"),
-    Column("finished_by"),
-    Column("traceparent"),
-    Column("changes", listed=None),
-    Column("continuation_id"),
-    Column("waits_for"),
-    Column("lease_until", of="vt", label="Lease until", sort="moment"),
-    Column("priority", of="lane", label="Priority"),
+    HistoryColumn("error", of="errors", listed="errors -> -1 ->> 'type' as error"),
+    HistoryColumn("errors", listed=None),
+    HistoryColumn("result", listed=None),
+    HistoryColumn("reason", listed="left(reason, 1000) as reason"),
+    HistoryColumn("dedupe_key", label="Dedupe key", sort="id"),
+    HistoryColumn("item_key", label="Key", sort="id"),
+    HistoryColumn("group_key"),
+    HistoryColumn("event_ts", label="Happened", sort="moment"),
+    HistoryColumn("enqueued_at"),
+    HistoryColumn("enqueued_by", listed="left(enqueued_by, 200) as enqueued_by"),
+    HistoryColumn("claimed", listed=None),
+    HistoryColumn("heartbeat_at"),
+    HistoryColumn("deadline", label="Deadline", sort="moment"),
+    HistoryColumn("finished_at"),
+    HistoryColumn("finished_by"),
+    HistoryColumn("traceparent"),
+    HistoryColumn("changes", listed=None),
+    HistoryColumn("continuation_id"),
+    HistoryColumn("waits_for"),
+    HistoryColumn("lease_until", of="vt", label="Lease until", sort="moment"),
+    HistoryColumn("priority", of="lane", label="Priority"),
 )
 """In the order of the views."""
 INTERNAL = ("head", "retrying", "cancelled_by", "notes", "fails_with_children")

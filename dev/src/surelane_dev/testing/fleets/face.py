@@ -34,7 +34,7 @@ from surelane_ingest.writer import Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
 from surelane_worker import Call, Context, Given, Handlers, assembly
-from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.duties import Duty, beside
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.observing.metrics import Metrics
@@ -98,7 +98,7 @@ class Member:
     host: Host
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] = field(init=False)
-    worker: Worker | None = None
+    worker: Assembly | None = None
 
     def runs(self, event: "Stored") -> bool:
         """Return whether it holds a claim of an event."""
@@ -123,7 +123,7 @@ class Member:
         settings = settings.model_copy(update={"name": name})
         sealing = Sealing(DataKeys(pools.looks, settings.encryption_keys), on=settings.encrypt_events)
         slack_clients, observer = clients(slack, net, self.host), Observer(Metrics())
-        worker = self.worker = Worker(
+        worker = self.worker = Assembly(
             settings, handlers, pools, slack_clients, observer, engine=engine, sealing=sealing
         )
         async with AsyncExitStack() as stack:

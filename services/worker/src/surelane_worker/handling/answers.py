@@ -138,7 +138,7 @@ def _plain(value: object) -> object:
     raise AnswerError(f"an answer cannot hold a {type(value).__name__}")
 
 
-class Answers:
+class AnswerSender:
     """Send answers to the ingest processes that wait. Answers that come during a call share the next one."""
 
     def __init__(self, engine: Engine, lease: timedelta) -> None:

@@ -41,7 +41,7 @@ class StepResultError(StepMismatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ResultForm:
     """How a function is called, and how its result becomes JSON and is read again.
 
     ``adapter`` reads and writes the annotated type of the result, if there is one. ``unstorable`` is the type in it
@@ -54,7 +54,7 @@ class Shape:
     kept: bool = True
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Shape":
+    def of(cls, function: Callable[..., Any]) -> "ResultForm":
         plain = function
         while isinstance(plain, partial):
             plain = plain.func
@@ -104,7 +104,7 @@ class Shape:
             ) from None
 
 
-class Call:
+class StepCall:
     """A function, what it is called with, and its bounds; see :meth:`Context.step`.
 
     ``hashed`` is the fingerprint of what it is called with. Without ``pauses`` of its own, the worker's hold.
@@ -119,7 +119,7 @@ class Call:
         backoff: Pause | None = None,
         timeout: Pause | None = None,
     ) -> None:
-        self.shape = Shape.of(function)
+        self.form = ResultForm.of(function)
         self.hashed = fingerprint(arguments, named)
         self.retries = retries
         self.pauses = None if backoff is None else backoff_of(backoff)
@@ -129,7 +129,7 @@ class Call:
     async def result(self, in_thread: Callable[[Callable[[], object]], Awaitable[object]]) -> object:
         """Call it once, and return what it returns or raise what it raises."""
         async with asyncio.timeout(self._timeout):
-            result = self._call() if self.shape.is_async else await in_thread(self._call)
+            result = self._call() if self.form.is_async else await in_thread(self._call)
             return await result if inspect.isawaitable(result) else result
 
 

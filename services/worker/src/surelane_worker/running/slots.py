@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from surelane.events import Event
 from surelane_service.engine import band_of
 from surelane_service.logs import get_logger
-from surelane_worker.handling.answers import Answers
+from surelane_worker.handling.answers import AnswerSender
 from surelane_worker.handling.handler import Handler, fresh_variables, left_values
 from surelane_worker.handling.threads import DRAINED
 from surelane_worker.leasing import Capacity, Leases, Work, works_of
@@ -130,7 +130,7 @@ class Slots:
     leases: Leases
     capacity: Capacity
     """Freed when work ends."""
-    answers: Answers
+    answers: AnswerSender
 
     def __post_init__(self) -> None:
         settings, handlers = self.settings, self.handlers
