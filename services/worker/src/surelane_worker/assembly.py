@@ -1,7 +1,7 @@
 """The parts of a worker: how they are put together, which of them run, and how they drain."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,7 +10,6 @@ from functools import partial
 from surelane.calls import Connection, Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
-from surelane.events import Event
 from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
@@ -48,8 +47,6 @@ CLAIM_TIMEOUT = timedelta(seconds=5)
 CONNECTIONS = 11
 """A worker's: those of its pools, and the one that claims."""
 
-FLUSH = 10.0
-"""Seconds that a drain waits for the database to take the last outcomes."""
 
 _log = get_logger("surelane_worker")
 
@@ -173,7 +170,8 @@ class Assembly:
                 listener=self._listener,
                 side=side,
                 cursors=self._cursors,
-                on_claimed=self._claimed,
+                on_claimed=self.position.claimed,
+                on_crowd=self._splitter.claimed,
                 observer=self.observer,
                 outage=outage,
                 sealing=self._sealing,
@@ -223,7 +221,7 @@ class Assembly:
         _log.info("draining", held=len(self.leases.held))
         await asyncio.gather(*(side.slots.drain(within) for side in self._sides))
         try:
-            async with asyncio.timeout(FLUSH):
+            async with asyncio.timeout(10.0):  # for the database to take the last outcomes
                 await self._settler.flushed()
         except TimeoutError:
             told = "stopped with unsettled events; another worker ends their claims"
@@ -311,10 +309,6 @@ class Assembly:
         """Open the session on a new connection. Declare what bounds its claims."""
         await self._session.open(connection)
         await self._introduction.bound(Engine(connection))
-
-    def _claimed(self, side: Side, events: Sequence[Event], limit: int) -> None:
-        self._splitter.claimed(events)
-        self.position.claimed(side, events, limit)
 
     def _lost(self) -> None:
         """Open another connection, and claim: notifications were missed."""

@@ -29,33 +29,18 @@ from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.worker_settings import WorkerSettings
 
 RETRY = timedelta(seconds=1)
-BATCH = 1000
-"""Events per statement of a sweep, at most."""
-FALLBACK = 20
-"""Passes of the responder or the deputy for each one of another worker, which is needed only if they hang."""
 
 FIRST = timedelta(minutes=2)
 """The pause before a worker first drops anything: a worker that fails at its start changes nothing."""
 HOURLY = timedelta(hours=1)
-BLOCKED = timedelta(minutes=5)
-"""The pause after a pass that another transaction or an outage stopped."""
 BREATH = 0.05
 """Seconds between steps, which leave the connection to sweeps and rescues."""
-WAIT = 1.0
-"""Seconds between looks at events that have not ended yet."""
 PATIENCE = 300
-"""Most such looks of one pass."""
+"""Most looks of one pass, a second apart, at events that have not ended yet."""
 
 LONG = timedelta(seconds=2)
 """The wait of an event from which on its kind is looked at. The database uses the same number."""
-SPLIT_PAUSE = 1.0
-"""Least seconds between two looks while no events are being moved."""
-SPLIT_SHARE = 0.25
-"""While events are being moved, steps take at most this part of the time."""
 
-RESTART = 1.0
-"""Seconds until a crashed duty starts again. They double each time, up to a minute."""
-LONGEST_RESTART = 60.0
 
 Duty = Callable[[], Coroutine[Any, Any, None]]
 
@@ -184,7 +169,7 @@ class Upkeep(ABC):
         while True:
             await asyncio.sleep(jittered(pause))
             pause, left_out = every, left_out + 1
-            if left_out < FALLBACK and not self.leads():
+            if left_out < 20 and not self.leads():
                 continue
             left_out, blocked = 0, True
             with excused(log, f"{self.what} failed", self._outage):
@@ -193,7 +178,7 @@ class Upkeep(ABC):
                 except Conflict:
                     log.info("another transaction holds a lock; it is tried again", duty=self.what)
             if blocked:
-                pause = min(every, BLOCKED)
+                pause = min(every, timedelta(minutes=5))  # by another transaction or an outage
 
 
 @dataclass(eq=False)
@@ -234,7 +219,11 @@ class Sweeper(Upkeep):
         swept, mend = 1, True
         while swept:
             swept = await self.engine.sweep_events(
-                max_vt_age=age, kinds=kinds, by_age=by_age, limit=BATCH, mend=mend
+                max_vt_age=age,
+                kinds=kinds,
+                by_age=by_age,
+                limit=1000,
+                mend=mend,
             )
             mend = False
             if swept:
@@ -295,7 +284,7 @@ class Uninstalls(Upkeep):
             if waits > PATIENCE:
                 log.warning("events of an owner that removed the app do not end", owner=step.owner)
                 return True
-            await asyncio.sleep(WAIT if step.waiting else BREATH)
+            await asyncio.sleep(1.0 if step.waiting else BREATH)
         return False
 
 
@@ -329,7 +318,7 @@ class CrowdSplitter:
             await self._reason.wait()
             self._reason.clear()
             kinds, self._kinds = self._kinds, set()
-            began, pause = loop.time(), SPLIT_PAUSE
+            began, pause = loop.time(), 1.0  # between two looks while no events are being moved
             for kind in kinds:
                 again = None
                 with excused(log, "could not separate workspaces' backlogs", kind=kind):
@@ -339,11 +328,12 @@ class CrowdSplitter:
                     self._kinds.add(kind)
                     self._reason.set()
                     pause = min(pause, again.total_seconds())
-            await asyncio.sleep(max(pause, (loop.time() - began) * (1 / SPLIT_SHARE - 1)))
+            # While events are being moved, steps take at most a quarter of the time.
+            await asyncio.sleep(max(pause, 3 * (loop.time() - began)))
 
 
 @asynccontextmanager
-async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
+async def beside(*duties: Duty, restart: float = 1.0) -> AsyncIterator[None]:
     """Run duties for the length of the block. One that crashes starts again, after ``restart`` seconds at first."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_kept(duty, restart)) for duty in duties]
@@ -361,4 +351,4 @@ async def _kept(duty: Duty, pause: float) -> None:
         except Exception:
             log.exception("duty crashed; it starts again", duty=duty.__qualname__, again_in=pause)
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_RESTART)
+        pause = min(pause * 2, 60.0)

@@ -40,8 +40,6 @@ MANY = 3.0
 JITTER = 0.1
 AGAIN = timedelta(minutes=5)
 """The pause between announcements. Another transaction's lock may have kept a maximum out: the next one stores it."""
-COMPARED_WITHIN = 1.0
-"""Seconds that the first announcement waits until the clocks are compared."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""
 HEARTBEAT_PAUSE = 15.0
@@ -308,7 +306,7 @@ class Announcer:
     async def _announce(self) -> bool:
         """Announce once. Return whether the database took it, or whether trying again at once is of no use."""
         try:
-            await sleep_unless(self._compared, COMPARED_WITHIN)
+            await sleep_unless(self._compared, 1.0)  # until the clocks are compared
             async with self.listener.connection() as connection:
                 await self.worker.announce(Engine(connection), self.clock_offset)
                 if not self._announced:

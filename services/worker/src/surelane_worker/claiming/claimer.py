@@ -31,12 +31,8 @@ from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.slots import Slots
 from surelane_worker.worker_settings import WorkerSettings
 
-FIRST_PAUSE = 0.1
-"""Seconds after the first failed claim. The pause doubles each time, up to the poll interval."""
 UNBROKEN_PAUSE = 1.0
 """Seconds of a pause that no wake-up ends."""
-OPEN_WITHIN = 2.0
-"""Seconds in which claimed events are decrypted, if their data keys are to be looked up first."""
 MARGIN = timedelta(seconds=1)
 """How far a cursor stays behind the newest event that was claimed."""
 log = get_logger("surelane_worker.claiming.claimer")
@@ -197,6 +193,8 @@ class Claimer:
     cursors: Cursors
     on_claimed: Callable[[Side, Sequence[Event], int], None]
     """Gets the events that a claim found, and how many it asked for."""
+    on_crowd: Callable[[Sequence[Event]], None]
+    """Gets them, too: they may be of a crowd."""
     observer: Observer
     outage: Outage
     sealing: Sealing
@@ -285,6 +283,7 @@ class Claimer:
                 self.observer.tracing.received(events, began_at)
             self.side.slots.accept(events, began)
             self.on_claimed(self.side, events, limit)
+            self.on_crowd(events)
         return events
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
@@ -306,7 +305,7 @@ class Claimer:
                 name_plainly(event)
         # Events that are not decrypted in time are tried again before their handlers run.
         with self.side.slots.opening(events), suppress(TimeoutError):
-            async with asyncio.timeout(OPEN_WITHIN):
+            async with asyncio.timeout(2.0):  # where data keys are looked up first
                 await self.sealing.open_events(events)
         return events
 
@@ -320,7 +319,7 @@ class Claimer:
         longest = self.settings.poll_interval.total_seconds()
         if self._stopping:
             return
-        pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest)
+        pause = min(0.1 * 2 ** min(self._failures, 10), longest)
         await asyncio.sleep(min(pause, UNBROKEN_PAUSE))
         self.side.wakeup.answered()
         await self.side.wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))

@@ -54,15 +54,11 @@ PAUSE, DEPUTYS_PAUSE = 0.5, 0.05
 """The most seconds between two answers of a worker in reserve, and of the deputy."""
 PATIENCE = 1000
 """How many notifications in a row a worker in reserve hears without answering. Then it listens no longer."""
-CHECKED = 300.0
-"""Seconds between two statements that check an idle connection which listens."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to free its position."""
 
 JITTER = 0.5
 """Polls wait up to half an interval more: an idle worker sends less than one statement per poll interval."""
-LOOK_AHEAD_PAUSE = 0.25
-"""Seconds between two peeks, at least. The pause is also at least as long as a peek takes."""
 SHARE = 0.05
 """Polls take at most this part of the time, within :data:`LONGEST`."""
 LONGEST = timedelta(minutes=1)
@@ -72,8 +68,6 @@ RESERVE = 6
 """Workers in reserve that poll at every poll interval. More of them take turns: all together poll as often as these."""
 MOST_INTERVALS, LONGEST_RESERVE = 8, timedelta(seconds=40)
 """The longest pause of a worker in reserve: the shorter of so many poll intervals and this."""
-SLOW = 1.0
-"""Seconds after which a poll is slow: an idle worker then finds out whether its connection for claims still works."""
 FIGURES_WITHIN = 60.0
 """Seconds that a call for figures waits for the next poll."""
 
@@ -216,7 +210,8 @@ class Position:
     async def run(self) -> None:
         """Keep the position until cancelled. A worker that listens checks its connection, too."""
         while True:
-            if not await sleep_unless(self._changed, CHECKED if self._listens() else None):
+            # An idle connection that listens is checked by a statement.
+            if not await sleep_unless(self._changed, 300.0 if self._listens() else None):
                 self._seeks = True
             with excused(log, "position not taken"):
                 await self._keep()
@@ -302,7 +297,8 @@ class Poller:
                 self._slow = min(took / SHARE, LONGEST)
                 polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
                 due = polled + share * self._period.total_seconds()
-            await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
+            # Between two peeks, at least.
+            await asyncio.sleep(max(min(0.25, due - clock()), took.total_seconds()))
             asked = await sleep_unless(self.sides[0].wakeup.curious, max(due - clock(), 0.0))
 
     @property
@@ -327,7 +323,8 @@ class Poller:
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
         self.sides[0].wakeup.curious.clear()  # this answers everything asked until now
-        slow = asyncio.get_running_loop().call_later(SLOW, self._doubt)
+        # An idle worker then finds out whether its connection for claims still works.
+        slow = asyncio.get_running_loop().call_later(1.0, self._doubt)
         try:
             with excused(log, "poll failed", self._outage):
                 return await self._look(full=full)

@@ -31,8 +31,6 @@ CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.wr
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
 CONNECT = "surelane.connect"
 """The id of a button that leads to a page. Its clicks need no answer."""
-FEW = 5
-"""Choices that are buttons. More are a menu."""
 MOST_CHOICES = 100
 LONGEST_CHOICE = 75
 LONGEST_QUESTION = 100
@@ -275,7 +273,7 @@ def _check_choices(choices: object, name: str) -> None:
 def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
     if choices is None:
         return [button("Answer…", WRITE, "write")]
-    if len(choices) <= FEW:
+    if len(choices) <= 5:  # more are a menu
         # Two buttons of one block may not have the same id.
         return [button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
     options = [{"text": plain(each), "value": str(number)} for number, each in enumerate(choices)]

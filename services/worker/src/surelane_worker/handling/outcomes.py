@@ -363,7 +363,6 @@ def moment(until: object) -> datetime:
 
 JITTER = 0.1
 """Events that failed together are spread over ±10 %."""
-LONGEST_BACKOFF = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,4 +382,4 @@ class Backoff:
 def backoff_of(first: Pause) -> Backoff:
     """Return the pauses that begin with ``first``. None is longer than an hour, or than the first."""
     base = duration(first)
-    return Backoff(base, max(base, LONGEST_BACKOFF))
+    return Backoff(base, max(base, timedelta(hours=1)))

@@ -29,11 +29,6 @@ FRESH = 0.01
 """Seconds for which slots that were freed wait for others, to be filled in one claim."""
 PATIENCE = 1.0
 """Seconds that work waits for a slot before it is released: another worker may have a free one."""
-GRACE = 5.0
-"""Seconds that handlers have to end after a drain cancelled them."""
-WEIGHT = 0.1
-OVERTAKEN = 10
-"""Events claimed ahead, at most, where a notification lets one more be claimed. With more, a claim comes soon."""
 OVERTAKING = 2
 """Claims that a notification allows while no slot is free: two, because one claim in eight ignores priority."""
 TURN = 0.0002
@@ -105,7 +100,7 @@ class Share:
 
     def took(self, seconds: float) -> None:
         """Add a duration to the moving average of how long work takes."""
-        self._mean = seconds if self._mean is None else self._mean + WEIGHT * (seconds - self._mean)
+        self._mean = seconds if self._mean is None else self._mean + 0.1 * (seconds - self._mean)
 
     @property
     def ahead(self) -> int:
@@ -204,7 +199,7 @@ class Slots:
         free = min(slots + ahead - len(share.waiting), MOST)
         if free > min(int(ahead * FRESH / HORIZON), MOST // 2):
             return free
-        return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
+        return int(overtaking and ahead <= 10 and free + ahead > 0)  # with more ahead, a claim comes soon
 
     def accept(self, events: Sequence[Event], claimed_at: float) -> None:
         """Hold claimed events, and start each that finds a slot.
@@ -316,7 +311,7 @@ class Slots:
         await self._ended(within)
         for work in self._running:
             work.stop(DRAINED)
-        await self._ended(GRACE)
+        await self._ended(5.0)  # that handlers have to end after they were cancelled
 
     async def _ended(self, within: float) -> None:
         tasks = [work.task for work in self._running if work.task is not None]

@@ -32,12 +32,8 @@ from surelane_worker.slack.client import ThreadGoneError
 
 LONG = 0.2
 """Seconds between two looks at the running handlers. The worker listens if two looks find the same handler."""
-QUIET = 10.0
-"""Seconds without such a handler after which the worker stops listening."""
 LATE = CANCEL_GRACE.total_seconds() / 2
 """Seconds after a cancel at which threads that still run keep the claim."""
-POLL = 1.0
-"""Seconds between two questions behind a transaction pooler, where no session can listen."""
 
 LOOK = 0.25
 """Seconds between two looks of the thread, and between two beats of the event loop."""
@@ -88,13 +84,14 @@ class Cancels:
             if not seen.isdisjoint(held):
                 busy_at = loop.time()
             seen = held
-            busy = loop.time() - busy_at < QUIET
+            busy = loop.time() - busy_at < 10.0  # then the worker stops listening
             with suppress(DatabaseUnavailable, DatabaseRefused):  # the claimer logs an outage
                 if self.notifications:
                     turns = busy != self.listener.hears(CANCELS)
                     if turns and await self.listener.listen(wanted=busy, channel=CANCELS):
                         self.heard("")
-                elif held and busy and loop.time() - asked_at >= POLL:
+                # Behind a transaction pooler, where no session can listen.
+                elif held and busy and loop.time() - asked_at >= 1.0:
                     asked_at = loop.time()
                     self.heard("")
 
