@@ -15,7 +15,7 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_bolt.calls import Calls, Client
+from surelane_bolt.calls import Client, SlackCalls
 from surelane_service.subscriptions import COMMAND
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
@@ -42,7 +42,7 @@ class NotAuthorizedError(SentenceError):
     """The app has no token for the event's workspace, so none of its listeners ran."""
 
 
-class RefusedError(Exception):
+class AppRefusedError(Exception):
     """The app refused an event with a status of 5xx."""
 
     def __init__(self, status: int) -> None:
@@ -68,7 +68,7 @@ class BoltAttempt:
     _responded: bool = False
 
     def __post_init__(self) -> None:
-        self.calls = Calls(self.event, self.ctx)
+        self.calls = SlackCalls(self.event, self.ctx)
 
     def take(self, request: Any, context: type[Any]) -> None:
         """Give a request a context that belongs to this attempt."""
@@ -162,7 +162,7 @@ class BoltAttempt:
             self.ctx.log.debug("no listener takes this event; it is completed")
             return Complete({"unhandled": "no listener"})
         if response.status >= 500:
-            raise RefusedError(response.status)
+            raise AppRefusedError(response.status)
         if not authorized and (response.body or self._responded):
             raise NotAuthorizedError
         return None

@@ -36,7 +36,7 @@ from surelane_worker.running.watching import Cancels, Watchdog
 from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.slack.tokens import BotTokens, Refresher
 from surelane_worker.worker_settings import WorkerSettings
 
 SERVICE = "surelane-worker"
@@ -298,7 +298,7 @@ class Assembly:
             log=get_logger("surelane_worker.handling.handler"),
             loop=asyncio.get_running_loop(),
             step_retries=self.step_retries,
-            tokens=None if self.refresher is None else Tokens(self.refresher, self.slack.with_token),
+            tokens=None if self.refresher is None else BotTokens(self.refresher, self.slack.with_token),
             installs=self.refresher,
             sealing=self._sealing,
             metrics=self.observer.metrics,
