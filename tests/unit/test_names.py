@@ -14,7 +14,6 @@ PYDANTICS = {"Config"}
 OPEN = (
     "Limit",
     "RefusedError",
-    "Run",
     "_Calls",
     "_Responses",
 )
