@@ -120,7 +120,9 @@ class Assembly:
             metrics=self.observer.metrics,
             capacity=self._first_capacity,
         )
-        self._settler = Settler(engine=self._settles, leases=self.leases, observer=self.observer)
+        self._settler = Settler(
+            engine=self._settles, leases=self.leases, observer=self.observer, codec=self.codec
+        )
 
     def _keep_a_session(self, *, notifications: bool) -> None:
         """Make what holds the connection that claims, with what it proves and what the worker says of itself."""

@@ -11,12 +11,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from surelane.codec import PLAIN, Codec
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, described, refuses_call
 from surelane.json_text import mended
 from surelane_service.engine import Engine, Settled
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_worker.handling.outcomes import COMPLETE, OUTCOMES, Fail, FanOut, Outcome, Release, Together
+from surelane_worker.handling.outcomes import (
+    COMPLETE,
+    OUTCOMES,
+    Fail,
+    FanOut,
+    Outcome,
+    Release,
+    Together,
+    sealed_argument,
+)
 from surelane_worker.handling.records import message_of
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
@@ -53,6 +63,7 @@ class Settler:
     engine: Engine
     leases: Leases
     observer: Observer
+    codec: Codec = PLAIN
 
     def __post_init__(self) -> None:
         self._outage = Outage(log, "settles")
@@ -309,13 +320,21 @@ class Settler:
         began = asyncio.get_running_loop().time()
         doubled = min(self._tries.get(batch[0], -1) + 1, 3) if len(batch) == 1 else 0
         try:
-            return await self.engine.settle([_item(claim) for claim in batch], LIMIT * 2**doubled)
+            items = [_item(claim, await self._stored(claim)) for claim in batch]
+            return await self.engine.settle(items, LIMIT * 2**doubled)
         finally:
             self.observer.metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
 
+    async def _stored(self, claim: Claim) -> str | None:
+        if claim.argument is None or not self.codec.on:
+            return claim.argument
+        return await sealed_argument(
+            self.codec, claim.event.id, claim.outcome or COMPLETE.name, claim.argument
+        )
 
-def _item(claim: Claim) -> tuple[int, int, str, str | None]:
-    settled, argument = OUTCOMES[claim.outcome or COMPLETE.name].settled, claim.argument
+
+def _item(claim: Claim, argument: str | None) -> tuple[int, int, str, str | None]:
+    settled = OUTCOMES[claim.outcome or COMPLETE.name].settled
     if claim.followers:
         followers = [(each.event.id, each.event.claim) for each in claim.followers]
         settled, argument = Together.settled, Together.given(settled, argument, followers)

@@ -6,21 +6,23 @@ that is encrypted, and what follows. :data:`OUTCOMES` lists them. A test compare
 
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
+from surelane.codec import ENCRYPTED, ERROR, RESULT, Codec, Location
 from surelane.jobs import Continuation, Job, job_text, jobs_text
 from surelane_service.durations import parse_duration
 from surelane_worker.handling.records import message_of, result_text
 
 Pause = timedelta | float | str
 """A duration: a timedelta, seconds, or text such as ``"90s"`` or ``"2m"``. At most 3,650 days."""
-Seals = Mapping[str, Any]
+Seals = Mapping[str, str]
 """The fields of an argument that are encrypted, each with what it is; ``""`` is the whole argument.
 
-It is a ``result``, an ``error``'s record, a ``reason``, a ``job``, a list of ``jobs``, or another argument's seals.
+It is a ``result``, an ``error``'s record, a ``reason``, a ``job`` or a list of ``jobs``.
 """
 
 
@@ -324,6 +326,39 @@ _ALL: Sequence[type[Outcome]] = (
 )
 OUTCOMES = {each.name: each for each in _ALL}
 """Each outcome by its name."""
+_WORD = re.compile(r"[a-z_]{1,60}")
+"""A reason that a program gave. It stays in the clear."""
+
+
+async def sealed_argument(codec: Codec, identity: int, outcome: str, argument: str) -> str:
+    """Return an outcome's argument, JSON text, as it is stored where events are encrypted.
+
+    Raises:
+        SealedError: it cannot be encrypted now.
+    """
+    seals = OUTCOMES[outcome].seals
+    if "" in seals:
+        return await codec.seal(argument, Location(identity, RESULT))
+    given = json.loads(argument)
+    for field, sort in seals.items():
+        if given.get(field) is not None:
+            given[field] = await _sealed(codec, identity, sort, given[field])
+    return json.dumps(given)
+
+
+async def _sealed(codec: Codec, identity: int, sort: str, value: Any) -> Any:
+    match sort:
+        case "result":
+            return json.loads(await codec.seal(json.dumps(value), Location(identity, RESULT)))
+        case "error":
+            return await codec.seal_error(value, Location(identity, ERROR))
+        case "reason":
+            return value if _WORD.fullmatch(value) else ENCRYPTED
+        case "job":
+            return {**value, "payload": await codec.seal_payload(value["payload"], of=identity)}
+    return [await _sealed(codec, identity, "job", job) for job in value]
+
+
 COMPLETE = Complete()
 """The outcome of an attempt without a result: nearly every one."""
 
