@@ -161,7 +161,7 @@ TABLE = r"""
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
-@ worker/running/cancels.py > fleet/test_durable.py
+@ worker/running/watching.py > fleet/test_durable.py
 -             claim.cancelled = True
 -             claim.lease_ends = min(claim.lease_ends, ends)
 +             claim.lease_ends = min(claim.lease_ends, ends)
@@ -445,7 +445,7 @@ TABLE = r"""
 ~ return newest.versions.get(attempt.version, lacking) ==> return newest.versions.get(attempt.version, newest)
 # followers-of-a-pause: quick messages end with the run that got them
 @ worker/running/runner.py > fleet/test_coalescing.py
-~ ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers ==> ended_too = followers
+~ followers if outcome.ends_followers else () ==> followers
 # busy-followers: an event that began a run of its own follows no other
 @ sql/017-undo.sql > sql/test_coalesce.py
 ~ where own.event_id in (follower, _id) and own.nth >= 0) ==> where own.event_id = _id and own.nth >= 0)

@@ -30,6 +30,7 @@ from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Filter
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine, Settled
+from surelane_worker.handling.outcomes import Complete, Together, sealed_argument
 
 WORD = "hummingbird"
 SAID = {"team": "T1", "channel": "C1", "user": "U1", "ts": "1.1"}
@@ -105,8 +106,8 @@ class Everything:
         return event
 
     async def settled(self, event: Event, outcome: str, argument: object) -> None:
-        item = event.id, event.claim, outcome, json.dumps(argument)
-        assert await self.engine.settle([item]) == [Settled.DONE]
+        sealed = await sealed_argument(self.codec, event.id, outcome, json.dumps(argument))
+        assert await self.engine.settle([(event.id, event.claim, outcome, sealed)]) == [Settled.DONE]
 
     async def events(self) -> None:
         await self.queue.insert_event(json.dumps(PAYLOAD))
@@ -168,8 +169,11 @@ class Everything:
         }
         await self.settled(event, "fan_out", then)
         await self.queue.enqueue("last", {"text": WORD}, group_key="g")
-        whole = {"outcome": "complete", "argument": {"said": WORD}, "followers": []}
-        await self.settled(await self.claim("last"), "coalesce", whole)
+        event = await self.claim("last")
+        result = await sealed_argument(self.codec, event.id, Complete.name, json.dumps({"said": WORD}))
+        whole = Together.given(Complete.settled, result, [])
+        item = event.id, event.claim, Together.settled, whole
+        assert await self.engine.settle([item]) == [Settled.DONE]
 
     async def schedules(self) -> None:
         await self.engine.set_cron("declared", kind="tick", schedule="0 3 * * *", payload={"text": WORD})

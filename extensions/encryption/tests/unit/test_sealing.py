@@ -39,6 +39,7 @@ from surelane_operator.reads.queue import read_schedules
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine, Settled
 from surelane_service.intake import Intake
+from surelane_worker.handling.outcomes import sealed_argument
 from tests.databases import as_role
 from tests.sql.conftest import Connect
 from tests.sql.test_codec import WORD, Everything, tables_with
@@ -76,6 +77,10 @@ class Held:
         events = await self.engine.claim_events([kind], count, worker="w")
         await self.seal.open_events(events)
         return events
+
+    async def settle(self, run: Event, claim: int, outcome: str, argument: object) -> None:
+        sealed = await sealed_argument(self.seal, run.id, outcome, json.dumps(argument))
+        await self.engine.settle([(run.id, claim, outcome, sealed)])
 
     async def two_runs(self) -> list[Event]:
         payloads = [{"team_id": "T1", "text": f"{SECRET} {nth}"} for nth in (1, 2)]
@@ -332,9 +337,10 @@ async def test_the_result_and_the_errors_of_an_event_do_not_open_as_those_of_ano
     for run in runs:
         error = {"type": "ValueError", "message": f"cannot {run.id}"}
         failure = {"error": error, "retry_in": 0, "final": False, "reason": None, "max_attempts": 3}
-        await held.engine.settle([(run.id, 1, "fail", json.dumps(failure))])
+        await held.settle(run, 1, "fail", failure)
     await held.claim("note", 2)
-    await held.engine.settle([(run.id, 2, "complete", json.dumps({"of": run.id})) for run in runs])
+    for run in runs:
+        await held.settle(run, 2, "complete", {"of": run.id})
 
     async def shown() -> list[tuple[Any, Any]]:
         jobs = [await held.shown(run.id) for run in runs]
@@ -358,7 +364,8 @@ async def test_a_childs_result_does_not_open_as_that_of_another(held: Held) -> N
         [Job("child", {"team_id": "T1"}) for _ in range(2)], Continuation("then")
     )
     children = await held.claim("child", 2)
-    await held.engine.settle([(each.id, 1, "complete", json.dumps({"of": each.id})) for each in children])
+    for each in children:
+        await held.settle(each, 1, "complete", {"of": each.id})
     assert [child.result == {"of": child.id} for child in await held.jobs.children(parent)] == [True, True]
     await held.swap("event_hist", "result")
     with pytest.raises(DamagedError):

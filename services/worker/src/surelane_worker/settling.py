@@ -11,12 +11,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from surelane.codec import PLAIN, Codec
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, described, refuses_call
 from surelane.json_text import mended
 from surelane_service.engine import Engine, Settled
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
+from surelane_worker.handling.outcomes import (
+    COMPLETE,
+    OUTCOMES,
+    Fail,
+    FanOut,
+    Outcome,
+    Release,
+    Together,
+    sealed_argument,
+)
 from surelane_worker.handling.records import message_of
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
@@ -28,11 +38,6 @@ BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
 ALONE = 3
 """Busy answers after which an outcome is sent alone. In a batch, a refused outcome answers busy, too."""
-COALESCE = "coalesce"
-"""Outcome name when followers end too."""
-FAILURES = {"retry": "fail", "discard": "fail", "undone": "fail"}
-"""Outcomes that the database records as failed attempts; the argument tells them apart."""
-
 NOBODY = 0, 0, COMPLETE.name, None
 """An outcome of no event. A server that takes it takes outcomes."""
 
@@ -58,6 +63,7 @@ class Settler:
     engine: Engine
     leases: Leases
     observer: Observer
+    codec: Codec = PLAIN
 
     def __post_init__(self) -> None:
         self._outage = Outage(log, "settles")
@@ -86,7 +92,7 @@ class Settler:
         claim.outcome = outcome.name
         claim.followers = followers
         for follower in followers:
-            follower.outcome = COALESCE
+            follower.outcome = Together.name
         if claim.span is not None:
             claim.settling_since = time.time_ns()
         if argument is not None:
@@ -230,7 +236,7 @@ class Settler:
         else:
             reason = "continuation_refused" if claim.outcome == FanOut.name else "outcome_refused"
             record = {"type": type(error).__name__, "message": message_of(error)}
-            claim.outcome = "fail"
+            claim.outcome = Fail.name
             claim.argument = mended(json.dumps({"error": record, "final": True, "reason": reason}))
         self._again(batch)
 
@@ -314,18 +320,25 @@ class Settler:
         began = asyncio.get_running_loop().time()
         doubled = min(self._tries.get(batch[0], -1) + 1, 3) if len(batch) == 1 else 0
         try:
-            return await self.engine.settle([_item(claim) for claim in batch], LIMIT * 2**doubled)
+            items = [_item(claim, await self._stored(claim)) for claim in batch]
+            return await self.engine.settle(items, LIMIT * 2**doubled)
         finally:
             self.observer.metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
 
+    async def _stored(self, claim: Claim) -> str | None:
+        if claim.argument is None or not self.codec.on:
+            return claim.argument
+        return await sealed_argument(
+            self.codec, claim.event.id, claim.outcome or COMPLETE.name, claim.argument
+        )
 
-def _item(claim: Claim) -> tuple[int, int, str, str | None]:
-    outcome = claim.outcome or COMPLETE.name
+
+def _item(claim: Claim, argument: str | None) -> tuple[int, int, str, str | None]:
+    settled = OUTCOMES[claim.outcome or COMPLETE.name].settled
     if claim.followers:
-        followers = [[each.event.id, each.event.claim] for each in claim.followers]
-        given = f'"argument": {claim.argument or "null"}, "followers": {followers}'
-        return claim.event.id, claim.event.claim, COALESCE, f'{{"outcome": "{outcome}", {given}}}'
-    return claim.event.id, claim.event.claim, FAILURES.get(outcome, outcome), claim.argument
+        followers = [(each.event.id, each.event.claim) for each in claim.followers]
+        settled, argument = Together.settled, Together.given(settled, argument, followers)
+    return claim.event.id, claim.event.claim, settled, argument
 
 
 def _parted(batch: Sequence[Claim]) -> list[list[Claim]]:

@@ -22,7 +22,7 @@ from surelane_service.probes import private_app, serving_private
 from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
-from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.builtin import failures, questions
 from surelane_worker.builtin.authors import Authors
 from surelane_worker.duties import beside
@@ -80,7 +80,7 @@ async def main(stop: asyncio.Event) -> None:
         looks = await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT)
         codec = codec_of(settings.encryption_keys, looks, on=settings.encrypt_events)
         observer = Observer(metrics, tracing)
-        worker = Worker(settings, handlers, pools, slack, observer, refresher=refresher, codec=codec)
+        worker = Assembly(settings, handlers, pools, slack, observer, refresher=refresher, codec=codec)
         await _serve(stop, worker)
 
 
@@ -218,7 +218,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     return together
 
 
-async def _serve(stop: asyncio.Event, worker: Worker) -> None:
+async def _serve(stop: asyncio.Event, worker: Assembly) -> None:
     settings, queue = worker.settings, Engine(worker.pools.looks)
     worker.watch.publish()
     app = private_app(partial(why_unready, queue, stop, worker.claimers[0].failing))

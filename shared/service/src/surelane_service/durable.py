@@ -10,6 +10,7 @@ from surelane.calls import Calls
 from surelane.codec import (
     ERROR,
     PROGRESS,
+    RESULT,
     SAID,
     SEALED,
     Codec,
@@ -20,7 +21,6 @@ from surelane.codec import (
     at_tag,
 )
 from surelane.jobs import Job, job_text
-from surelane_service.sealing import opened_end
 
 if TYPE_CHECKING:
     from surelane_service.engine import Settled
@@ -259,7 +259,7 @@ class Durable:
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how a child ended, from the signal that :meth:`run_child` took."""
-        return await opened_end(self._codec, end)
+        return await _opened_end(self._codec, end)
 
     async def send_signal(
         self, identity: int, name: str, value: str, *, once: bool, by: str
@@ -271,3 +271,11 @@ class Durable:
         value = await self._codec.seal(value, at_signal(identity, name))
         (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
         return row["answer"], await self._opened(identity, row["decided"], at_signal(identity, name))
+
+
+async def _opened_end(codec: Codec, end: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return how a child ended: the value of the signal that its parent took."""
+    child: int = end["id"]
+    error = end["error"] and await codec.show(end["error"], Location(child, ERROR))
+    result = json.loads(await codec.open(json.dumps(end["result"]), Location(child, RESULT)))
+    return {**end, "result": result, "error": error or None}

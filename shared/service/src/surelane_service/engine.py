@@ -18,7 +18,6 @@ from surelane_service.cron import Schedules
 from surelane_service.durable import Durable
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
-from surelane_service.sealing import sealed_argument
 from surelane_service.sweeping import Sweeping
 
 CANCEL_GRACE = timedelta(seconds=10)
@@ -199,10 +198,9 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet, Conversations):
     async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
 
-        A batch of completions alone takes the database's quickest way. ``within``: seconds for the answer.
+        A batch of completions alone takes the database's quickest way. Arguments are stored as they are.
+        ``within``: seconds for the answer.
         """
-        if self._codec.on:
-            items = [await self._sealed(*item) for item in items]
         outcomes = [item[2] for item in items]
         arguments = [item[3] for item in items]
         rows = await self._database.fetch(
@@ -214,11 +212,6 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet, Conversations):
             within=within,
         )
         return _answers(len(items), rows)
-
-    async def _sealed(self, identity: int, claim: int, outcome: str, argument: str | None) -> Item:
-        if argument:
-            argument = await sealed_argument(self._codec, identity, outcome, argument)
-        return identity, claim, outcome, argument
 
     async def extend_leases(
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)

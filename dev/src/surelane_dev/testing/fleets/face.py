@@ -33,12 +33,12 @@ from surelane_ingest.writer import Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
 from surelane_worker import Handlers, assembly
-from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.duties import Duty, beside
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.running.watchdog import Watchdog
+from surelane_worker.running.watching import Watchdog
 from surelane_worker.slack.notes import ordinal_of
 from surelane_worker.wiring import with_answers
 from surelane_worker.worker_settings import WorkerSettings
@@ -98,7 +98,7 @@ class FleetWorker:
     host: Host
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] = field(init=False)
-    worker: Worker | None = None
+    worker: Assembly | None = None
 
     def runs(self, event: "StoredEvent") -> bool:
         """Return whether it holds a claim of an event."""
@@ -123,7 +123,7 @@ class FleetWorker:
         settings = settings.model_copy(update={"name": name})
         codec = codec_of(settings.encryption_keys, pools.looks, on=settings.encrypt_events)
         slack_clients, observer = clients(slack, net, self.host), Observer(Metrics())
-        worker = self.worker = Worker(
+        worker = self.worker = Assembly(
             settings, handlers, pools, slack_clients, observer, engine=engine, codec=codec
         )
         async with AsyncExitStack() as stack:

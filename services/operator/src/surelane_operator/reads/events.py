@@ -40,12 +40,7 @@ from surelane_operator.reads.filters import (
 from surelane_operator.reads.trends import Trends
 from surelane_service.durations import rate_text
 from surelane_service.figures import Figures, Measured
-
-LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
-, left(reason, 1000) as reason, dedupe_key
-, item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
-, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
-"""The columns of a list: a few kilobytes per event at most. Of an error it has the type: a text may quote people."""
+from surelane_service.history import LISTED
 
 LATEST = "jsonb_path_query_array(errors, '$[last]') as errors"
 """The column with the record of the latest error alone."""

@@ -15,15 +15,15 @@ from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import RUN
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import SUBMISSION, Answers
+from surelane_worker.handling.answers import SUBMISSION, AnswerSender
 from surelane_worker.handling.asks import Asks
 from surelane_worker.handling.fence import Fence
-from surelane_worker.handling.flow import Run, Suspended
+from surelane_worker.handling.flow import AttemptTasks, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
+from surelane_worker.handling.routes import FIRST
 from surelane_worker.handling.steps import Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
-from surelane_worker.handling.versions import FIRST
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
@@ -41,7 +41,7 @@ class Services:
     """Returns while a claim stands; otherwise cancels its handler."""
     settings: WorkerSettings
     slack: SlackClients
-    answers: Answers
+    answers: AnswerSender
     log: Logger
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
@@ -80,8 +80,6 @@ class Attempt:
 
     answered = False
     """Whether Slack's request or the person has an answer."""
-    held = False
-    """Whether a snooze holds back the event's group."""
     main: asyncio.Task[Any] | None = None
     """The task that runs the handler; ``None`` if a thread runs it."""
     version = FIRST
@@ -237,7 +235,7 @@ class Attempt:
         return Steps(
             self.fence(event),
             self.threads,
-            Run(self.main, self.mark, self.root if self.main is None else None, self._thread_works),
+            AttemptTasks(self.main, self.mark, self.root if self.main is None else None, self._thread_works),
             self.own,
             self._grouped,
             self.services.step_retries,
