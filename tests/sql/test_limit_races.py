@@ -35,7 +35,7 @@ $$;
 
 
 async def one_runs_and_one_waits(queue: Connection) -> Row:
-    """Store two events of a kind of which one runs at once. Claim one."""
+    """Store two events of a kind whose limit is one at once. Claim one."""
     await queue.execute("select agent.declare_limits('w', array['job'], $1)", '{"job": {"concurrency": 1}}')
     for _ in range(2):
         await enqueue(queue)

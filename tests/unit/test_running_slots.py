@@ -110,7 +110,7 @@ async def busy(
 
 
 async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
-    """It may be of a priority that comes before those that wait for a slot."""
+    """Its priority may come before the events that wait for a slot."""
     async with busy(seconds=0.1, waiting=5) as (slots, capacity):
         assert slots.free() == []
         freed = asyncio.create_task(capacity.freed(within=30))
