@@ -355,9 +355,7 @@ def leave(number: int) -> list[object]:
 
 @pytest.mark.parametrize("traced", [False, True])
 @virtual
-async def test_no_event_finds_what_an_earlier_one_left_in_its_context(
-    traced: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_event_finds_what_an_earlier_one_left(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
 
     @handlers.on("leave")

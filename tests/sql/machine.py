@@ -453,9 +453,7 @@ class Machine:
     @rule(2)
     def rescue(self) -> None:
         silent = self.model.now - DEAD_FOR
-        self.rescues(
-            lambda event: event.heartbeat is not None and event.heartbeat < silent, "agent.rescue_events()"
-        )
+        self.rescues(lambda e: e.heartbeat is not None and e.heartbeat < silent, "agent.rescue_events()")
 
     @rule(2)
     def let_the_worker_die(self) -> None:

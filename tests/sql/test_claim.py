@@ -104,9 +104,7 @@ async def test_exhausted_and_locked_events_are_passed_over(queue: Connection, ot
     assert [row["id"] for row in await do.claim(queue)] == [first]
 
 
-async def test_lanes_fill_and_are_drawn_evenly_and_the_oldest_of_a_lane_comes_first(
-    queue: Connection,
-) -> None:
+async def test_lanes_are_drawn_evenly_and_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 1600)")
     for drawn in (
         "select lane from agent.event",
@@ -134,9 +132,7 @@ async def test_a_cursor_starts_the_scan_and_nothing_becomes_visible_behind_it(qu
     for kind in kinds:
         await queue.execute("select agent.enqueue($1) from generate_series(1, 4)", kind)
     await queue.execute("update agent.event set lane = 5")
-    ahead = await queue.fetchval(
-        "select max(vt) + interval '1 microsecond' from agent.event where kind = 'b'"
-    )
+    ahead = await queue.fetchval("select max(vt) + interval '1 us' from agent.event where kind = 'b'")
     cursors: list[datetime | None] = [None] * (LANES * len(kinds))
     cursors[5 * len(kinds) + 1] = ahead
 
@@ -258,6 +254,4 @@ async def test_a_peek_tells_the_next_schedule_and_if_asked_the_queues_figures(qu
     assert [(kind.kind, kind.pending) for kind in peeked.figures.kinds] == [("job", 1)]
     assert abs(peeked.figures.clock_offset) < timedelta(minutes=1)
     assert (await peek(queue)).figures is None
-    await queue.execute(
-        "update agent.measurement set due = '-infinity', figures = default, measured_at = null"
-    )
+    await queue.execute("update agent.measurement set due = '-infinity', figures = '{}', measured_at = null")

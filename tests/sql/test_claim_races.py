@@ -124,9 +124,7 @@ async def insert_batch(queue: Connection, batch: list[str]) -> list[Row]:
     """Insert a batch. Try again after a lock timeout; a deadlock is an error."""
     while True:
         try:
-            return list(
-                await queue.fetch("select id, duplicate from agent.insert_events($1) order by ordinal", batch)
-            )
+            return list(await queue.fetch("select * from agent.insert_events($1) order by ordinal", batch))
         except asyncpg.LockNotAvailableError:
             continue
 
@@ -281,18 +279,14 @@ async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_group
             assert ids == sorted(ids, key=happened.__getitem__)
 
 
-async def test_settling_in_pieces_from_many_connections_loses_nobody(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_settling_from_many_connections_loses_nobody(queue: Connection, connect: Connect) -> None:
     connections = [await connect() for _ in range(4)]
     for _ in range(5):
         for _ in range(4):
             await enqueue(queue, group_key="g")
         rows = await claim(queue)
         newcomers = [await enqueue(queue, group_key="g") for _ in range(2)]
-        await all_done(
-            *(settled(complete, each, pair(row)) for each, row in zip(connections, rows, strict=True))
-        )
+        await all_done(*map(partial(settled, complete), connections, map(pair, rows)))
         assert [row["id"] for row in await claim(queue)] == newcomers
         await complete(queue, *((identity, 1) for identity in newcomers))
     assert await queue.fetchval("select count(*) from agent.event") == 0

@@ -74,7 +74,7 @@ async def test_a_job_that_comes_back_does_not_meet_its_duplicate(queue: Connecti
 
 @pytest.mark.parametrize("on_duplicate", ["skip", "replace", "earliest"])
 @pytest.mark.parametrize("key", ["dedupe_key", "item_key"])
-async def test_a_key_of_a_job_of_another_kind_is_refused_by_name(
+async def test_a_key_of_another_kind_is_refused_by_name(
     queue: Connection, key: str, on_duplicate: str
 ) -> None:
     first = await do.enqueue(queue, "send-mail", payload='{"to": "anna"}', **{key: "user-7"})

@@ -32,9 +32,7 @@ REFUSING = [
 
 
 @pytest.mark.parametrize(("added", "calls"), REFUSING, ids=["index", "insert", "update", "commit"])
-async def test_what_others_added_is_named_and_no_call_spins(
-    queue: Connection, added: str, calls: str
-) -> None:
+async def test_what_others_added_is_named_no_call_spins(queue: Connection, added: str, calls: str) -> None:
     transaction = queue.transaction()
     await transaction.start()
     try:

@@ -72,9 +72,7 @@ async def test_a_retry_blocks_its_group_and_a_lapsed_group_is_tried_head_alone(q
     assert await ids(queue) == []
     assert await do.sweep(queue) == 1
     assert await do.ending(queue, poison) == ("expired", "attempts_exhausted")
-    assert [(row["id"], row["attempts"]) for row in await do.claim(queue)] == [
-        (identity, 1) for identity in others
-    ]
+    assert [(row["id"], row["attempts"]) for row in await do.claim(queue)] == [(each, 1) for each in others]
 
 
 async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse(queue: Connection) -> None:
@@ -200,9 +198,7 @@ async def test_events_without_a_time_come_in_the_order_of_their_arrival(queue: C
 
 async def test_a_claim_that_is_full_of_bytes_takes_the_first_events(queue: Connection) -> None:
     ids = await insert_batch(queue, *(in_thread(key, text="x" * 5000) for key in IN_ORDER))
-    rows = await queue.fetch(
-        "select id from agent.claim_events($1, 100, 3, '10m', 'w1', null, null, 11000)", [KIND]
-    )
+    rows = await queue.fetch("select id from agent.claim_events($1, _most_bytes => 11000)", [KIND])
     assert {row["id"] for row in rows} == set(ids[:2])
 
 

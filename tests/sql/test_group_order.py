@@ -98,7 +98,7 @@ async def stored(queue: Connection, kinds: tuple[str, ...]) -> list[int]:
 
 @pytest.mark.parametrize("kinds", ORDERS)
 @pytest.mark.parametrize("change", WAITING)
-async def test_a_change_of_what_waits_keeps_the_order(
+async def test_a_change_of_waiting_keeps_order(
     queue: Connection, change: str, kinds: tuple[str, ...]
 ) -> None:
     ids = await stored(queue, kinds)
@@ -109,9 +109,7 @@ async def test_a_change_of_what_waits_keeps_the_order(
 
 @pytest.mark.parametrize("kinds", ORDERS)
 @pytest.mark.parametrize("change", CLAIMED)
-async def test_the_end_of_a_claim_keeps_the_order(
-    queue: Connection, change: str, kinds: tuple[str, ...]
-) -> None:
+async def test_the_end_of_a_claim_keeps_order(queue: Connection, change: str, kinds: tuple[str, ...]) -> None:
     ids = await stored(queue, kinds)
     rows = await do.claim(queue, *KINDS, lease=2 * MINUTE)
     await CLAIMED[change](queue, sorted(rows, key=lambda row: row["id"]))

@@ -223,9 +223,7 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
     ]
     others = [await connect() for _ in range(4)]
     batches = (events, events[::-1], events[20:] + events[:20], events[::2] + events[1::2])
-    answers = await do.all_done(
-        *(insert_again(other, batch) for other, batch in zip(others, batches, strict=True))
-    )
+    answers = await do.all_done(*map(insert_again, others, batches))
     assert len({identity for ids in answers for identity, _ in ids}) == len(events)
 
 

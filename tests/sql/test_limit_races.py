@@ -61,9 +61,7 @@ async def test_a_heartbeat_that_waits_renews_no_lost_run(queue: Connection, conn
 
 
 @pytest.mark.parametrize("late", [1.1, 20])
-async def test_a_run_that_is_being_renewed_has_a_slot(
-    queue: Connection, connect: Connect, late: float
-) -> None:
+async def test_a_run_that_is_renewed_has_a_slot(queue: Connection, connect: Connect, late: float) -> None:
     """Also where the heartbeat commits minutes after the lease ended."""
     renewed = await one_runs_and_one_waits(queue)
     beats = await connect()

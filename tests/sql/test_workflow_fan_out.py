@@ -38,9 +38,7 @@ async def test_a_continuation_waits_for_every_child_and_knows_them_in_order(queu
     identity = await Queue(queue).fan_out(jobs(4), Continuation("then", {"goal": "g"}))
     for how in ("completed", "failed", "cancelled", "expired"):
         assert await do.claim(queue, "then") == []
-        assert (await queue.fetchval("select reason from agent.why_waiting($1)", identity)) == (
-            "waits_for_children"
-        )
+        assert await queue.fetchval("select (agent.why_waiting($1)).reason", identity) == "waits_for_children"
         await end(queue, (await do.claim(queue, "child", limit=1))[0], how)
 
     (row,) = await do.claim(queue, "then")
@@ -87,9 +85,7 @@ async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: C
     await do.complete(queue, pair(inner), results=['"found"'])
     assert [row["id"] for row in await do.claim(queue, "outer")] == [outer]
     kinds = [(child.kind, child.result) for child in await client.children(outer)]
-    assert kinds == [("child", None), ("inner", "found")], (
-        "the continuation is now the child in place of the plan"
-    )
+    assert kinds == [("child", None), ("inner", "found")], "it is now the child in place of the plan"
 
 
 async def test_a_refused_fan_out_leaves_nothing_and_a_lost_claim_starts_nothing(queue: Connection) -> None:

@@ -63,9 +63,7 @@ def row(identity: int, *, after: float = 1.0) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_broken_promise_is_a_problem_and_time_is_measured_from_the_fault(
-    rows: list[Any], broken: str
-) -> None:
+def test_a_broken_promise_is_a_problem_and_time_begins_at_the_fault(rows: list[Any], broken: str) -> None:
     found = judged("a scene", 10, [1, 2], AT, rows)
     assert [each.found for each in found if each.level is Level.PROBLEM] == [broken]
     fault = AT + timedelta(seconds=8)

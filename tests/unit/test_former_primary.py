@@ -22,9 +22,7 @@ def server(timeline: int, newest: int) -> AsyncMock:
     return AsyncMock(fetchrow=AsyncMock(return_value=row))
 
 
-async def test_a_server_is_refused_if_a_newer_timeline_was_seen_by_this_process_or_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_is_refused_if_anybody_saw_a_newer_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_seen", (0, 0))
     with pytest.raises(FormerPrimary):
         await refuse_former_primary(server(1, newest=2))

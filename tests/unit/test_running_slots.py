@@ -125,9 +125,7 @@ async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "waiting"), [(0.1, 10), (0.01, 50), (7.0, 0)])
-async def test_a_notification_claims_nothing_of_busy_fast_or_slow_handlers(
-    seconds: float, waiting: int
-) -> None:
+async def test_a_notification_claims_nothing_of_fast_or_slow_handlers(seconds: float, waiting: int) -> None:
     """They double what waits at most. Fast handlers free slots soon. Of slow ones, other workers may have one."""
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
@@ -170,9 +168,7 @@ async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
         assert not woken
 
 
-async def test_a_task_runs_several_short_events_until_it_is_cancelled_or_its_turn_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_task_runs_several_short_events_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
     monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
     for cancels, tasks in ((False, 1), (True, EVENTS)):
