@@ -38,28 +38,6 @@ async def count(queue: Connection, kind: str) -> int:
     return found
 
 
-async def test_second_call_starts_no_child(queue: Connection) -> None:
-    row = await parent(queue)
-    assert await started(queue, row) == ("pending", None)
-    assert await count(queue, "part") == 1
-    await complete_child(queue, "7")
-    answer, end = await started(queue, row)
-    assert (answer, end["outcome"], end["result"], end["key"]) == ("done", "completed", 7, "p:part:1")
-    assert await started(queue, row) == ("done", end)
-    assert await count(queue, "part") == 1
-
-
-async def test_no_child_starts_under_a_lost_claim_or_while_its_parent_is_cancelled(queue: Connection) -> None:
-    await enqueue(queue, "parent")
-    (lost,) = await claim(queue, "parent")
-    await fail(queue, pair(lost))
-    (row,) = await claim(queue, "parent")
-    assert await started(queue, lost) == ("stale", None)
-    assert await queue.fetchval("select agent.cancel_job($1)", row["id"]) == "running"
-    assert await started(queue, row) == ("busy", None)
-    assert await count(queue, "part") == 0
-
-
 async def test_cancel_waits_for_a_child_that_another_has_locked(queue: Connection, other: Connection) -> None:
     row = await parent(queue)
     async with other.transaction():
@@ -81,17 +59,6 @@ async def test_child_of_a_locked_parent_ends_later_alone(queue: Connection, conn
     assert answers == ["busy", "done"]
     assert await complete(queue, children["p:part:1"]) == ["done"]
     assert (await started(queue, row))[0] == "done"
-
-
-async def test_child_that_completed_while_its_parent_was_ended_is_found(queue: Connection) -> None:
-    row = await parent(queue)
-    await fail(queue, pair(row), final=True)
-    await complete_child(queue, "7")
-    await queue.execute("select agent.rerun_events(array[$1::int8])", row["id"])
-    (row,) = await claim(queue, "parent")
-    answer, end = await started(queue, row)
-    assert (answer, end["result"]) == ("done", 7)
-    assert await count(queue, "part") == 1
 
 
 async def test_parent_that_runs_again_or_as_a_new_event_starts_a_child_anew(queue: Connection) -> None:

@@ -47,27 +47,6 @@ async def test_a_claim_is_the_row_as_it_is_afterwards_and_names_the_application(
     assert claimed["claimed_by"] == "my-worker"
 
 
-async def test_a_claim_is_invisible_until_its_time_is_up_and_tried_to_the_maximum(queue: Connection) -> None:
-    identity = await do.insert(queue, envelope("Ev1"))
-    assert await do.claim_one(queue, 3, timedelta(minutes=1)) is not None
-    await do.advance(queue, timedelta(seconds=30))
-    assert await do.claim_one(queue) is None
-    await do.advance(queue, timedelta(seconds=30))
-    again = await do.claim_single(queue)
-    assert (again["id"], again["attempts"], len(again["claimed"])) == (identity, 2, 2)
-    assert again["claimed"] == sorted(again["claimed"])
-    await queue.execute("select agent.delete_event($1)", identity)
-    identity = await do.insert(queue, envelope("Ev2"))
-    for attempt in (1, 2):
-        claimed = await do.claim_single(queue, 2)
-        assert claimed["attempts"] == attempt
-        await do.advance(queue, TEN_MINUTES)
-    assert await do.claim_one(queue, 2) is None
-    assert await do.claim(queue, "slack.app_mention", max_attempts=2) == []
-    assert await do.live(queue, identity) is not None
-    assert await do.claim_one(queue, 3) is not None
-
-
 async def test_a_batch_has_what_a_worker_needs_and_is_no_larger_than_asked_for(queue: Connection) -> None:
     identity = await do.enqueue(queue, item_key="welcome:1", max_attempts=7, traceparent="00-ab")
     due = await queue.fetchval("select vt from agent.event")

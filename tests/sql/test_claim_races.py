@@ -17,11 +17,9 @@ from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     Pair,
     Row,
-    all_done,
     claim,
     claim_one,
     complete,
-    enqueue,
     envelope,
     fail,
     pair,
@@ -277,16 +275,3 @@ async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_group
         happened = {row["id"]: row["event_ts"] for row in rows}
         for ids in floor.handed.values():
             assert ids == sorted(ids, key=happened.__getitem__)
-
-
-async def test_settling_from_many_connections_loses_nobody(queue: Connection, connect: Connect) -> None:
-    connections = [await connect() for _ in range(4)]
-    for _ in range(5):
-        for _ in range(4):
-            await enqueue(queue, group_key="g")
-        rows = await claim(queue)
-        newcomers = [await enqueue(queue, group_key="g") for _ in range(2)]
-        await all_done(*map(partial(settled, complete), connections, map(pair, rows)))
-        assert [row["id"] for row in await claim(queue)] == newcomers
-        await complete(queue, *((identity, 1) for identity in newcomers))
-    assert await queue.fetchval("select count(*) from agent.event") == 0

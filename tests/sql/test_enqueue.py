@@ -256,17 +256,10 @@ async def test_a_requeued_event_has_all_attempts_and_gives_way_to_its_successor(
     assert await do.live(queue, successor) is not None
 
 
-@pytest.mark.parametrize("outcome", ["completed", "expired", "cancelled"])
-async def test_events_can_be_requeued_however_they_ended(queue: Connection, outcome: str) -> None:
+async def test_an_expired_event_is_requeued_without_its_deadline(queue: Connection) -> None:
     identity = await do.enqueue(queue, item_key="i", deadline=await queue.fetchval("select agent.clock()"))
-    match outcome:
-        case "completed":
-            await do.complete(queue, pair((await do.claim(queue))[0]))
-        case "expired":
-            await queue.execute("select agent.delete_expired_events()")
-        case _:
-            await queue.execute("select agent.cancel_event('i')")
-    assert (await do.ending(queue, identity))[0] == outcome
+    await queue.execute("select agent.delete_expired_events()")
+    assert (await do.ending(queue, identity))[0] == "expired"
     assert await requeue(queue, identity, 999_999_999) == [identity]
     assert await queue.fetchval("select agent.delete_expired_events()") == 0, (
         "its deadline is past; it has a new life"

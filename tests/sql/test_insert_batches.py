@@ -103,15 +103,18 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection, other: Connection) -> None:
+async def test_a_duplicate_waits_for_its_move_to_history(queue: Connection, connect: Connect) -> None:
     identity = await do.insert(queue, envelope("Ev2"))
     (row,) = await do.claim(queue, KIND)
+    other, single = await connect(), await connect()
     async with other.transaction():
         assert await do.complete(other, pair(row)) == ["done"]
         batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
-        await do.waits_for_lock(other, queue)
+        alone = asyncio.create_task(do.insert(single, envelope("Ev2")))
+        for waiting in (queue, single):
+            await do.waits_for_lock(other, waiting)
     first, found, third = await batch
-    assert (first[1], found, third[1]) == (False, (identity, True), False)
+    assert (first[1], found, third[1], await alone) == (False, (identity, True), False, identity)
     assert await do.ending(queue, identity) == ("completed", None)
 
 
@@ -175,18 +178,6 @@ async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Co
     await (transaction.commit() if kept else transaction.rollback())
     assert (await second == first) is kept
     assert await queue.fetchval("select count(*) from agent.event") == 1
-
-
-async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
-    identity = await do.insert(queue, envelope("Ev1"))
-    (claimed,) = await do.claim(queue, "slack.app_mention")
-    async with other.transaction():
-        assert await do.complete(other, (identity, claimed["claim"])) == ["done"]
-        duplicate = asyncio.create_task(do.insert(queue, envelope("Ev1")))
-        await do.waits_for_lock(other, queue)
-    assert await duplicate == identity
-    assert await do.ending(queue, identity) == ("completed", None)
-    assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
