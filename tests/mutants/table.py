@@ -527,7 +527,7 @@ TABLE = r"""
 -     update agent.event as e set cancelled_by = _who, vt = case
 +     update agent.event as e set cancelled_by = null, vt = case
 # last-retry-leads: of a group's retries the first one leads
-@ sql/002-group.sql > sql/test_group.py sql/test_group_order.py sql/test_model.py
+@ sql/002-group.sql > sql/test_group.py sql/test_group_kinds.py sql/test_model.py
 ~ order by event_ts, id limit 1 for update skip locked) as retried ==> order by id desc limit 1) as retried
 # older-payloads: a job that replaces another brings its payload
 @ sql/003-insert.sql > sql/test_enqueue.py

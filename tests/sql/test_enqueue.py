@@ -33,19 +33,10 @@ async def requeue(queue: Connection, *identities: int) -> list[int]:
 
 async def test_a_job_keeps_what_it_was_given(queue: Connection) -> None:
     at = await queue.fetchval("select agent.clock() + interval '1 hour'")
-    identity = await do.enqueue(
-        queue,
-        "agent-turn",
-        payload='{"userId": 1}',
-        dedupe_key="slack:1:2",
-        run_at=at,
-        max_attempts=5,
-        group_key="user:1",
-        item_key="turn:1",
-        enqueued_by="gateway",
-        deadline=at + timedelta(hours=1),
-        traceparent="00-aa",
-    )
+    keys = {"dedupe_key": "slack:1:2", "group_key": "user:1", "item_key": "turn:1"}
+    rest = {"enqueued_by": "gateway", "deadline": at + timedelta(hours=1), "traceparent": "00-aa"}
+    given = {"payload": '{"userId": 1}', "run_at": at, "max_attempts": 5}
+    identity = await do.enqueue(queue, "agent-turn", **keys, **rest, **given)
     row = await do.event_of(queue, identity)
     assert (row["kind"], json.loads(row["event"])) == ("agent-turn", {"userId": 1})
     assert row["dedupe_key"] == "slack:1:2"
@@ -180,12 +171,7 @@ async def test_racing_batches_store_a_job_once(queue: Connection, connect: Conne
     async def produce(connection: Connection) -> None:
         for _ in range(8):
             jobs = [
-                {
-                    "kind": f"kind-{int(key) % 9}",
-                    "item_key": key,
-                    "dedupe_key": key,
-                    "group_key": key[-1],
-                }
+                {"kind": f"kind-{int(key) % 9}", "item_key": key, "dedupe_key": key, "group_key": key[-1]}
                 for key in chance.sample(keys, 20)
             ]
             rows = await enqueue_jobs(connection, jobs, mode)

@@ -12,7 +12,7 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import envelope, pair
+from tests.sql.queue_steps import TEN_MINUTES, envelope, pair
 
 
 async def three(queue: Connection, **named: Any) -> list[int]:
@@ -46,6 +46,35 @@ async def test_a_batch_never_splits_a_group_and_never_exceeds_its_bound(queue: C
     assert [row["id"] for row in await do.claim(queue, limit=2)] == [*members[:100], head]
     await do.complete(queue, *((identity, 1) for identity in (*members[:100], head)))
     assert await ids(queue) == members[100:]
+
+
+async def test_a_retry_blocks_its_group_and_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
+    """Only the event that kills its worker exhausts its attempts. That of the others does not count."""
+    first, second, third = await three(queue)
+    rows = {row["id"]: row for row in await do.claim(queue)}
+    await do.complete(queue, pair(rows[first]))
+    await do.fail(queue, pair(rows[second]), retry_in=timedelta(minutes=1))
+    await do.complete(queue, pair(rows[third]))
+    waiting = await do.enqueue(queue, group_key="g")
+    assert await ids(queue) == []
+    await do.advance(queue, timedelta(minutes=1))
+    assert await ids(queue) == [second, waiting]
+    await queue.execute("delete from agent.event")
+    poison, *others = await three(queue)
+    lapsed = await do.claim(queue)
+    assert len(lapsed) == 3
+    for attempt in (2, 3):
+        await do.advance(queue, TEN_MINUTES)
+        (row,) = await do.claim(queue)
+        assert (row["id"], row["attempts"]) == (poison, attempt)
+        assert await do.complete(queue, *map(pair, lapsed[1:])) == ["stale", "stale"]
+    await do.advance(queue, TEN_MINUTES)
+    assert await ids(queue) == []
+    assert await do.sweep(queue) == 1
+    assert await do.ending(queue, poison) == ("expired", "attempts_exhausted")
+    assert [(row["id"], row["attempts"]) for row in await do.claim(queue)] == [
+        (identity, 1) for identity in others
+    ]
 
 
 async def test_an_old_group_goes_in_sweeps_and_of_several_as_many_come_as_fit(queue: Connection) -> None:

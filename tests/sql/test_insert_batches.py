@@ -66,14 +66,8 @@ async def test_one_statement_stores_all_that_is_new_as_single_inserts_do(queue: 
     assert len(singly) == len(events)
     await queue.execute("delete from agent.event")
     await do.insert(queue, in_thread("Ev1", "D1"))
-    batch = [
-        envelope("Ev9"),
-        in_thread("Ev3", "D2"),
-        in_thread("Ev2", "D2"),
-        in_thread("Ev4", "D1"),
-        in_thread("Ev1", "D1"),
-        envelope("Ev9"),
-    ]
+    threads = (("Ev3", "D2"), ("Ev2", "D2"), ("Ev4", "D1"), ("Ev1", "D1"))
+    batch = [envelope("Ev9"), *(in_thread(*each) for each in threads), envelope("Ev9")]
     stored = await queue.fetchval(
         "select agent.store_new_events($1, $2, null, null"
         ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
@@ -90,15 +84,8 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
     waiting = await do.insert(queue, envelope("Ev3"))
     answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
-    assert answers == [
-        (new, False),
-        (past, True),
-        (running, True),
-        (waiting, True),
-        (new, True),
-        (past, True),
-        (other, False),
-    ]
+    ids = [new, past, running, waiting, new, past, other]
+    assert answers == list(zip(ids, [False, True, True, True, True, True, False], strict=True))
     assert await queue.fetchval("select count(*) from agent.event") == 4
 
 

@@ -171,16 +171,8 @@ async def test_workflows_are_listed_live_ones_first(queue: Connection) -> None:
     assert not (await list_workflows(Calls(queue), Cursor(last.id, last.finished_at))).workflows
 
 
-ASKED = {
-    "ts": "1.5",
-    "channel": "C1",
-    "thread_ts": "1.0",
-    "at": "2026-01-01T00:00:00Z",
-    "text": "Shall I?" + "x" * 300,
-    "choices": ["Yes", "No"],
-    "by": ["U1"],
-    "judged": False,
-}
+ASKED = {"ts": "1.5", "channel": "C1", "thread_ts": "1.0", "at": "2026-01-01T00:00:00Z"}
+ASKED |= {"text": "Shall I?" + "x" * 300, "choices": ["Yes", "No"], "by": ["U1"], "judged": False}
 
 
 async def ask(queue: Connection, seconds: float | None = None) -> int:

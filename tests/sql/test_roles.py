@@ -39,23 +39,17 @@ SEALING = READING_KEYS | {"add_data_key"}
 INGEST_MAY = (
     INSTALLING
     | SEALING
-    | {
-        "insert_event",
-        "insert_events",
-        "insert_requests",
-        "fire_trigger",
-        "takes_events",
-        "answer_dispatch",
-        "announce_sockets",
-        "note_dropped",
-        "measure_queue",
-        "note_report",
-        "own_timeline",
-        "schema_version",
-        "wake_connected",
-        "take_answers",
-    }
+    | {"insert_event", "insert_events", "insert_requests", "fire_trigger", "takes_events"}
 )
+INGEST_MAY |= {
+    "answer_dispatch",
+    "announce_sockets",
+    "note_dropped",
+    "measure_queue",
+    "note_report",
+    "own_timeline",
+}
+INGEST_MAY |= {"schema_version", "wake_connected", "take_answers"}
 
 PRODUCER_MAY = READING_KEYS | {"enqueue", "enqueue_jobs", "fan_out", "finish_step", "signal"}
 OPERATOR_MAY = {"list_jobs", "rerun_events", "rerun_as_new", "pause_kind", "drain_worker", "begin_erasure"}
