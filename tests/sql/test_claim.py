@@ -191,6 +191,7 @@ async def test_a_peek_tells_nothing_of_paused_kinds_but_that_they_are(queue: Con
     peeked = await peek(queue)
     assert not found(peeked)
     assert peeked.paused == {"job"}
+    assert await do.claim(queue, "job") == await do.claim(queue, *KINDS) == [], "nor is one claimed"
 
 
 async def test_what_is_left_to_the_sweep_is_not_worth_a_claim(queue: Connection) -> None:

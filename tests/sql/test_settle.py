@@ -138,6 +138,41 @@ async def test_what_must_wait_or_is_refused_is_busy_alone(queue: Connection, oth
     assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
 
 
+async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection) -> None:
+    failed, released, awaiting, done = await claimed(queue, 4)
+    for identity, _ in (failed, released, awaiting, done):
+        assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
+    ends = "select array_agg(vt order by id) from agent.event"
+    before = await queue.fetchval(ends)
+    assert await do.extend(queue, failed, released, awaiting, done) == ["done"] * 4
+    assert await queue.fetchval(ends) == before, "no heartbeat renews its lease"
+    items: list[tuple[Pair, str, Any]] = [
+        (failed, "fail", {}),
+        (released, "release", None),
+        (awaiting, "await", {}),
+        (done, "complete", None),
+    ]
+    assert await settle(queue, *items) == ["done"] * 4
+    for identity, _ in (failed, released, awaiting):
+        assert await do.ending(queue, identity) == ("cancelled", "cancelled while running")
+    assert await do.ending(queue, done[0]) == ("completed", None)
+
+
+async def test_a_wait_takes_what_came_before_it_was_stored_or_ends_in_time(queue: Connection) -> None:
+    ((identity, number),) = await claimed(queue, 1)
+    await queue.execute("select agent.send_signal($1, 'go', '7', false, 'U1')", identity)
+    take = "select answer || coalesce(signal ->> 'value', '') from agent.take_signal($1, $2, 'go', $3, '1 h')"
+    for nth, taken in ((1, "done7"), (2, "done")):
+        wait = {"sort": "wait", "name": "go", "nth": nth, "seconds": 3600}
+        assert await settle(queue, ((identity, number), "suspend", {"waits": [wait]})) == ["done"]
+        if nth == 2:
+            assert await do.claim(queue) == []
+            await do.advance(queue, HOUR)
+        (row,) = await do.claim(queue)
+        number = row["claim"]
+        assert await queue.fetchval(take, identity, number, nth) == taken
+
+
 async def test_an_unknown_outcome_is_a_clear_error(queue: Connection) -> None:
     (item,) = await claimed(queue, 1)
     for outcome in ("finish", None):

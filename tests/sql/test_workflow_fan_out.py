@@ -1,7 +1,7 @@
 """A continuation runs once, when all its children have ended with any outcome. An answer ends what awaits it once."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -158,6 +158,11 @@ async def test_groups_go_on_while_their_continuation_waits(queue: Connection) ->
     await do.complete(queue, pair(row))
     assert [found["id"] for found in await do.claim(queue, "talk", "then")] == [identity]
     assert await do.heads(queue, "g") == [identity]
+    # Once its children have ended, it comes before what is scheduled.
+    identity = await Queue(queue).fan_out(jobs(1), Continuation("then", group_key="h"))
+    await do.enqueue(queue, "talk", group_key="h", run_at=datetime.now(UTC) + timedelta(days=1))
+    await do.complete(queue, pair((await do.claim(queue, "child"))[0]))
+    assert [found["id"] for found in await do.claim(queue, "then")] == [identity]
 
 
 async def test_an_answer_of_the_asked_ends_what_awaits_it_once_in_time(queue: Connection) -> None:
