@@ -497,7 +497,7 @@ TABLE = r"""
 @ sql/003-insert.sql > sql/test_messages.py
 ~ if _again <> '{}' then ==> if false then
 # former-primaries: after a failover no service uses the former primary
-@ service/pool.py > unit/test_former_primary.py system/test_failover.py
+@ service/pool.py > unit/test_connecting.py system/test_failover.py
 ~ if newest > timeline: ==> if newest < timeline:
 # running-deadlines: an attempt that runs may go on past its deadline
 @ sql/008-sweep.sql > sql/test_queue_sweeps.py sql/test_settle.py sql/test_model.py
@@ -530,7 +530,7 @@ TABLE = r"""
 @ sql/002-group.sql > sql/test_group.py sql/test_group_kinds.py sql/test_model.py
 ~ order by event_ts, id limit 1 for update skip locked) as retried ==> order by id desc limit 1) as retried
 # older-payloads: a job that replaces another brings its payload
-@ sql/003-insert.sql > sql/test_enqueue.py
+@ sql/003-insert.sql > sql/test_enqueue.py sql/test_schedules.py
 ~ case when _on_duplicate = 'replace' then _new.event else _found.event end ==> _found.event
 # drifting-schedules: a schedule fires at its own times, not so long after the last firing
 @ sql/012-cron.sql > sql/test_cron.py fleet/test_schedules.py

@@ -6,18 +6,9 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    Row,
-    advance,
-    claim,
-    complete,
-    enqueue,
-    extend,
-    locked,
-    pair,
-    waits_for_lock,
-)
+from tests.sql.queue_steps import Row, pair
 
 LEASE = timedelta(seconds=30)
 
@@ -38,8 +29,8 @@ async def one_runs_and_one_waits(queue: Connection) -> Row:
     """Store two events of a kind whose limit is one at once. Claim one."""
     await queue.execute("select agent.declare_limits('w', array['job'], $1)", '{"job": {"concurrency": 1}}')
     for _ in range(2):
-        await enqueue(queue)
-    (row,) = await claim(queue, lease=LEASE)
+        await do.enqueue(queue)
+    (row,) = await do.claim(queue, lease=LEASE)
     return row
 
 
@@ -49,10 +40,10 @@ async def test_a_heartbeat_that_waits_renews_no_lost_run(queue: Connection, conn
     await beats.execute(f"begin; {SLOW}")
     try:
         await queue.execute("select pg_advisory_lock(20)")
-        beat = asyncio.create_task(extend(beats, pair(lapsed), lease=LEASE))
-        await waits_for_lock(queue, beats)
-        await advance(queue, 1.1 * LEASE)
-        (row,) = await claim(queue, lease=LEASE)
+        beat = asyncio.create_task(do.extend(beats, pair(lapsed), lease=LEASE))
+        await do.waits_for_lock(queue, beats)
+        await do.advance(queue, 1.1 * LEASE)
+        (row,) = await do.claim(queue, lease=LEASE)
         await queue.execute("select pg_advisory_unlock(20)")
         assert await beat == ["stale" if row["id"] == lapsed["id"] else "busy"]
     finally:
@@ -66,32 +57,32 @@ async def test_a_run_that_is_renewed_has_a_slot(queue: Connection, connect: Conn
     renewed = await one_runs_and_one_waits(queue)
     beats = await connect()
     async with beats.transaction():
-        assert await extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
-        await advance(queue, late * LEASE)
+        assert await do.extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
+        await do.advance(queue, late * LEASE)
         # The claim does not see the new lease yet.
-        assert await claim(queue) == []
-    assert await claim(queue) == []
-    assert await complete(queue, pair(renewed)) == ["done"]
-    await advance(queue, LEASE)
-    assert len(await claim(queue)) == 1
+        assert await do.claim(queue) == []
+    assert await do.claim(queue) == []
+    assert await do.complete(queue, pair(renewed)) == ["done"]
+    await do.advance(queue, LEASE)
+    assert len(await do.claim(queue)) == 1
 
 
 async def test_a_heartbeat_that_is_rolled_back_keeps_no_slot(queue: Connection, connect: Connect) -> None:
     lapsed = await one_runs_and_one_waits(queue)
     beats = await connect()
     await beats.execute("begin")
-    assert await extend(beats, pair(lapsed), lease=100 * LEASE) == ["done"]
-    await advance(queue, 1.1 * LEASE)
-    assert await claim(queue) == []
+    assert await do.extend(beats, pair(lapsed), lease=100 * LEASE) == ["done"]
+    await do.advance(queue, 1.1 * LEASE)
+    assert await do.claim(queue) == []
     await beats.execute("rollback")
-    await advance(queue, timedelta(seconds=2))
-    assert len(await claim(queue)) == 1
+    await do.advance(queue, timedelta(seconds=2))
+    assert len(await do.claim(queue)) == 1
 
 
 async def test_a_foreign_lock_on_a_lapsed_run_keeps_no_slot(queue: Connection, connect: Connect) -> None:
     """A foreign transaction that stays open does not stop the kind."""
     lapsed = await one_runs_and_one_waits(queue)
-    async with locked(await connect(), lapsed["id"]):
-        await advance(queue, 1.1 * LEASE)
-        (row,) = await claim(queue)
+    async with do.locked(await connect(), lapsed["id"]):
+        await do.advance(queue, 1.1 * LEASE)
+        (row,) = await do.claim(queue)
         assert row["id"] != lapsed["id"]
