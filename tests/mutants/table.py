@@ -90,7 +90,7 @@ TABLE = r"""
 -     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
 +     if false then
 # future-starts: a clock that jumps ahead and back does not block a rate
-@ sql/006-limit.sql > sql/test_limits.py sql/test_limits_noted.py
+@ sql/006-limit.sql > sql/test_limits.py sql/test_limit_races.py
 - where began.at > _now - _limit.period and began.at <= _now + _limit.period / 100), 0));
 + where began.at > _now - _limit.period), 0));
 @ sql/006-limit.sql
@@ -223,7 +223,7 @@ TABLE = r"""
 @ sql/006-limit.sql > sql/test_limits.py
 ~ _room.running := _room.running || _ids; ==> _room.running := _ids;
 # freed-in-silence: an event that waits for a limit begins as a run ends
-@ sql/004-history.sql > sql/test_limits_noted.py sql/test_limits.py
+@ sql/004-history.sql > sql/test_limit_races.py sql/test_limits.py
 ~ if _freed is not null then ==> if _freed is null then
 # revived-slots: a lapsed run of a limited kind is not renewed
 @ sql/007-settle.sql > sql/test_limits.py sql/test_limit_races.py sql/test_model.py
@@ -432,7 +432,7 @@ TABLE = r"""
 @ worker/handling/undo.py > fleet/test_undos.py
 ~ for key, call in reversed(steps.undos): ==> for key, call in steps.undos:
 # children-one-by-one: a continuation begins once all its children have ended
-@ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
+@ sql/011-workflow.sql > sql/test_workflow_fan_out.py
 -         update agent.event set waits_for = greatest(waits_for - _ended.children, 0)
 +         update agent.event set waits_for = greatest(waits_for - 1, 0)
 # newest-code: a run stays with the version that it began under
@@ -518,7 +518,7 @@ TABLE = r"""
 - and (e.notes ? 'undo') is not true and not exists (select from agent.kind where kind = e.kind and paused)
 + and (e.notes ? 'undo') is not true
 # unled-continuations: a continuation leads its group once its children have ended
-@ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
+@ sql/011-workflow.sql > sql/test_workflow_fan_out.py
 -             perform agent.reelect(array[_waiting.group_key]);
 -             perform pg_notify
 +             perform pg_notify
@@ -540,7 +540,7 @@ TABLE = r"""
 - agent.priority_of(lane), group_key, event) where id = _next
 + 1::int2, group_key, event) where id = _next
 # children-counted-twice: each child counts off its continuation once
-@ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
+@ sql/011-workflow.sql > sql/test_workflow_fan_out.py
 ~ greatest(waits_for - _ended.children, 0) ==> greatest(waits_for - 2 * _ended.children, 0)
 # paused-members: a claim brings no member of a paused kind along
 @ sql/005-claim.sql > sql/test_group_kinds.py sql/test_claim.py

@@ -1,14 +1,16 @@
-"""Runs of a limited kind whose leases end while a heartbeat or another transaction has them locked."""
+"""Runs of a limited kind whose leases end while something has them locked; each parked event that moves is noted."""
 
 import asyncio
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Row, pair
+from tests.sql.queue_steps import Row, enqueue, pair
 
 LEASE = timedelta(seconds=30)
 
@@ -86,3 +88,33 @@ async def test_a_foreign_lock_on_a_lapsed_run_keeps_no_slot(queue: Connection, c
         await do.advance(queue, 1.1 * LEASE)
         (row,) = await do.claim(queue)
         assert row["id"] != lapsed["id"]
+
+
+# Each function that moves a parked event notes it for claims. No trigger does that: it would slow down all claims.
+# In each transaction of these tests, the fixture's trigger parked_is_noted checks what a function does.
+# The following tests check that no function escapes for want of a test.
+MOVES = re.compile(r"update agent\.event\b(?: as e)?\s+set\b((?:(?!\breturning\b|;).)*)", re.DOTALL)
+MOVED = re.compile(r"\b(vt|lane|claimed_by|head) = (?!false)")
+CLAIMS = {"claim_event", "claim_events"}
+"""They record the keys that they look at, in ``agent.hold_key``."""
+MEMBERS = {"fence_groups"}
+"""Its events are members, or become members: no claim looks at them before they become heads."""
+
+
+async def test_each_function_that_moves_events_notes_parked_ones(queue: Connection) -> None:
+    rows = await queue.fetch("select proname, prosrc from pg_proc where pronamespace = 'agent'::regnamespace")
+    moving = {
+        row["proname"]: row["prosrc"]
+        for row in rows
+        if any(MOVED.search(update) for update in MOVES.findall(row["prosrc"]))
+    }
+    assert {"promote", "move_event", "return_events", "end_claims", "extend_leases"} < set(moving)
+    forgets = {name for name, source in moving.items() if "agent.note_parked(" not in source}
+    assert forgets == CLAIMS | MEMBERS
+
+
+async def test_the_queues_tests_fail_where_a_parked_event_is_not_noted(queue: Connection) -> None:
+    await queue.execute("insert into agent.kind_limit (kind, concurrency) values ('job', 1)")
+    await enqueue(queue, run_at=datetime.now(UTC) + timedelta(hours=1))
+    with pytest.raises(asyncpg.RaiseError, match="no note finds the parked event"):
+        await queue.execute("update agent.event set vt = now()")

@@ -181,6 +181,9 @@ async def test_a_server_knows_the_newest_timeline_that_it_was_told_of(queue: Con
     assert await queue.fetchval(own) == "(1,7)"
 
 
+# What holds back vacuum: the slow tests wait until their session does so. On a shared server, that takes longer.
+
+
 @pytest.mark.slow
 async def test_what_holds_back_vacuum_is_named(server: Server, queue: Connection, connect: Connect) -> None:
     async with owner_sees_sessions(server, may=True), snapshot_held(await connect("surelane_ingest")) as pid:

@@ -1,5 +1,6 @@
-"""A continuation runs once, when all its children have ended with any outcome. An answer ends what awaits it once."""
+"""A continuation runs once, when all its children have ended. A running handler starts a child once."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.errors import Conflict, InvalidInput
-from surelane.jobs import Continuation, Job
+from surelane.jobs import Continuation, Job, job_text
 from surelane.queue import Queue
 from surelane_service.intake import Intake
 from tests.sql import queue_steps as do
@@ -19,10 +20,16 @@ from tests.sql.queue_steps import (
     advance,
     await_answer,
     claim,
+    complete,
     ending,
+    enqueue,
+    fail,
     history_of,
+    locked,
+    only_row,
     pair,
     sweep,
+    waits_for_lock,
 )
 
 
@@ -209,3 +216,72 @@ async def test_a_handler_may_answer_what_was_not_cancelled(queue: Connection, co
     assert [await await_answer(queue, each, deadline) for each in rows.values()] == ["done", "done"]
     assert await client.answer_event(first, '"approved"') == "done"
     assert await ending(queue, second) == ("cancelled", "cancelled while running")
+
+
+WAIT = "child part:1"
+
+
+async def started_child(queue: Connection, row: Row) -> tuple[str, Any]:
+    """Call ``agent.run_child`` for a claim; return the answer, and what the signal says of the child."""
+    taken = await only_row(
+        queue, "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
+    )
+    return taken["answer"], None if taken["signal"] is None else json.loads(taken["signal"])["value"]
+
+
+async def parent(queue: Connection) -> Row:
+    """Claim a parent that has started_child its child."""
+    await enqueue(queue, "parent", item_key="p")
+    (row,) = await claim(queue, "parent")
+    assert await started_child(queue, row) == ("pending", None)
+    return row
+
+
+async def complete_child(queue: Connection, result: str) -> None:
+    (child,) = await claim(queue, "part")
+    assert await complete(queue, pair(child), results=[result]) == ["done"]
+
+
+async def count(queue: Connection, kind: str) -> int:
+    found: int = await queue.fetchval("select count(*) from agent.job where kind = $1", kind)
+    return found
+
+
+async def test_cancel_waits_for_a_child_that_another_has_locked(queue: Connection, other: Connection) -> None:
+    row = await parent(queue)
+    async with other.transaction():
+        await other.execute("select from agent.event where kind = 'part' for update")
+        cancelling = asyncio.create_task(queue.fetchval("select agent.cancel_job($1)", row["id"]))
+        await waits_for_lock(other, queue)
+    assert await cancelling == "running"
+    assert await queue.fetchval("select status from agent.job where kind = 'part'") == "cancelled"
+
+
+async def test_child_of_a_locked_parent_ends_later_alone(queue: Connection, connect: Connect) -> None:
+    """Its settle answers at once: it does not wait for the parent's row."""
+    row = await parent(queue)
+    await enqueue(queue, "part", item_key="other")
+    children = {child["item_key"]: pair(child) for child in await claim(queue, "part")}
+    async with locked(await connect(), row["id"]):
+        await queue.execute("set statement_timeout = '1500ms'")  # less than a signal waits for a lock
+        answers = await complete(queue, children["p:part:1"], children["other"])
+    assert answers == ["busy", "done"]
+    assert await complete(queue, children["p:part:1"]) == ["done"]
+    assert (await started_child(queue, row))[0] == "done"
+
+
+async def test_parent_that_runs_again_or_as_a_new_event_starts_a_child_anew(queue: Connection) -> None:
+    row = await parent(queue)
+    await complete_child(queue, "7")
+    await complete(queue, pair(row))
+    await queue.execute("select agent.rerun_events(array[$1::int8])", row["id"])
+    (row,) = await claim(queue, "parent")
+    assert await started_child(queue, row) == ("pending", None)
+    assert await count(queue, "part") == 2
+    await complete_child(queue, "8")
+    await fail(queue, pair(row), final=True)
+    again = await queue.fetchval("select rerun from agent.rerun_as_new($1, $2, null)", row["id"], WAIT)
+    (row,) = await claim(queue, "parent")
+    assert row["id"] == again
+    assert await started_child(queue, row) == ("pending", None), "it takes no end of the old one's child"
+    assert await count(queue, "part") == 3
