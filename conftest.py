@@ -41,7 +41,7 @@ EVERYDAY = (
     "tests/fleet",
     "tests/sql",
     "tests/unit",
-    *(f"extensions/{found.name}/tests/unit" for found in (ROOT / "extensions").iterdir()),
+    *(found.relative_to(ROOT).as_posix() for found in ROOT.glob("extensions/*/tests/unit")),
     "dev/tests/unit",
     "dev/tests/system/test_up.py",
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks.programs.tally import MARK
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 
 OURS = ("DATABASE_URL", "LOG_LEVEL", "SLACK_", "SURELANE_", "OTEL_", "PGQUEUER_", "PROCRASTINATE_", "AWA_")
 STOP_WITHIN = 60.0
@@ -44,13 +44,13 @@ class Consumer:
         self.killed = False
         self._output: list[str] = []
         self._news = asyncio.Event()
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
 
     async def start(self, module: Sequence[str], env: Mapping[str, str]) -> None:
         """Start ``python -m`` with our environment, without the caller's settings."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         command = (sys.executable, "-m", *module)
-        self._child = await Child.start(self.name, *command, on_line=self._read, env={**clean, **env})
+        self._child = await ChildProcess.start(self.name, *command, on_line=self._read, env={**clean, **env})
 
     def _read(self, line: str) -> None:
         if not line.startswith(MARK):
@@ -67,7 +67,7 @@ class Consumer:
         self._news.set()
 
     @property
-    def child(self) -> Child:
+    def child(self) -> ChildProcess:
         """The process."""
         assert self._child is not None, "not started"
         return self._child

@@ -14,7 +14,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Pool
 from surelane.encryption.keys import Keyring, new_key
-from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
@@ -23,7 +23,7 @@ from surelane_service.installations import Installations, Owner
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 from surelane_worker.slack.client import ResponseUrls, SlackClients
-from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.slack.tokens import BotTokens, Refresher
 
 WORKERS = 3
 CALLERS = 8
@@ -80,7 +80,7 @@ async def rotated(pool: Pool, count: int) -> Rotation:
         refreshers = [
             Refresher(installations, client(None), DEMO_CLIENT_ID, DEMO_CLIENT_SECRET) for _ in range(WORKERS)
         ]
-        tokens = [Tokens(each, clients) for each in refreshers]
+        tokens = [BotTokens(each, clients) for each in refreshers]
         traffic = [asyncio.create_task(_calls(tokens[nth % WORKERS], owners, nth)) for nth in range(CALLERS)]
         began = clock()
         await asyncio.gather(*(_all_refreshed(each) for each in refreshers))
@@ -97,7 +97,9 @@ async def rotated(pool: Pool, count: int) -> Rotation:
 async def _installed(simulator: Simulator, installations: Installations, nth: int) -> Owner:
     workspace = workspace_of(f"T0LOAD{nth:04}", f"Load {nth}", None, simulator.workspace.app_id)
     simulator.installs.workspaces[workspace.team_id] = workspace
-    code = simulator.installs.approve(Asked("http://127.0.0.1/", "chat:write"), workspace, wide=False)
+    code = simulator.installs.approve(
+        AuthorizeRequest("http://127.0.0.1/", "chat:write"), workspace, wide=False
+    )
     given = simulator.installs.exchange(code, "")
     await installations.save(
         Installation(
@@ -118,7 +120,7 @@ async def _all_refreshed(refresher: Refresher) -> None:
         await refresher.refresh_expiring()
 
 
-async def _calls(tokens: Tokens, owners: Sequence[Owner], first: int) -> tuple[int, int]:
+async def _calls(tokens: BotTokens, owners: Sequence[Owner], first: int) -> tuple[int, int]:
     """Call Slack for one workspace after the other until cancelled. Return the calls and how many failed."""
     done = lost = 0
     try:

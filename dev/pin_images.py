@@ -21,7 +21,16 @@ _LINES = (
 _KUSTOMIZE = re.compile(
     r"\{name: (?P<name>[\w./-]+), newTag: (?P<tag>[\w.-]+)(?:, digest: (?P<digest>sha256:[0-9a-f]{64}))?\}"
 )
-_TOPS = ("*", "compose/**/*", "dev/**/*", "examples/**/*", "k8s/**/*", "migrations/*", "services/*/*")
+_TOPS = (
+    "*",
+    "compose/**/*",
+    "dev/**/*",
+    "examples/**/*",
+    "extensions/*/*/*",
+    "k8s/**/*",
+    "migrations/*",
+    "services/*/*",
+)
 OURS = "surelane-"
 
 

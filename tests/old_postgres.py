@@ -11,7 +11,7 @@ from types import MappingProxyType
 import asyncpg
 
 from surelane_dev.data_directory import make_private, program, server_user
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 
 OLDEST = 16
 
@@ -31,9 +31,9 @@ async def oldest_postgres(
     options |= settings
     parts = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
     initdb: list[str | Path] = [programs / "bin" / "initdb", "-D", data, "-U", "postgres", "-A", "trust"]
-    assert await (await Child.start("initdb", *initdb, on_line=print, user=user)).wait() == 0
+    assert await (await ChildProcess.start("initdb", *initdb, on_line=print, user=user)).wait() == 0
     postgres: list[str | Path] = [programs / "bin" / "postgres", "-D", data, *parts]
-    child = await Child.start("postgres", *postgres, on_line=print, user=user)
+    child = await ChildProcess.start("postgres", *postgres, on_line=print, user=user)
     try:
         yield await _answering(f"postgresql://postgres@/postgres?host={data}")
     finally:

@@ -14,7 +14,7 @@ from itertools import cycle
 
 import aiohttp
 
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from tests import forked
 
 _FIRST, _LAST, _SHARES = 20_000, 30_000, 50
@@ -51,7 +51,7 @@ class Service:
 
     port: int
     private_port: int
-    child: Child
+    child: ChildProcess
     output: list[str] = field(default_factory=list)
 
     @property
@@ -107,9 +107,9 @@ async def service(
 
     environment = {**clean_environment(), **at, **env}
     if imported:
-        child = Child(module, await forked.start(module, env=environment), show, signal.SIGKILL)
+        child = ChildProcess(module, await forked.start(module, env=environment), show, signal.SIGKILL)
     else:
-        child = await Child.start(module, sys.executable, "-m", module, on_line=show, env=environment)
+        child = await ChildProcess.start(module, sys.executable, "-m", module, on_line=show, env=environment)
     running = Service(port, private_port, child, output)
     try:
         if ready:
@@ -155,7 +155,7 @@ async def until(condition: Callable[[], object], *, within: float = 30, what: st
         raise AssertionError(f"{what} did not come true within {within} s") from None
 
 
-async def _until_ready(child: Child, url: str, within: float, output: list[str]) -> None:
+async def _until_ready(child: ChildProcess, url: str, within: float, output: list[str]) -> None:
     try:
         async with asyncio.timeout(within), aiohttp.ClientSession() as session:
             while child.exit_code is None:

@@ -19,12 +19,12 @@ from benchmarks.operated import operate
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
-from surelane_operator.console.access.guard import Guard
-from surelane_operator.console.access.viewer import Viewer
+from surelane_operator.console.access.guard import RequestGuard
 from surelane_operator.console.console import Console
 from surelane_operator.console.screen import Sources
 from surelane_operator.doctor import Examinations
 from surelane_operator.reads.filters import STATUSES, cursor_after
+from surelane_operator.roles import Viewer
 from surelane_service.probes import private_app, serving
 
 REQUESTS = 20
@@ -159,7 +159,7 @@ async def _served(database: Database) -> AsyncIterator[str]:
     async with asyncpg.create_pool(database.operator, min_size=2, max_size=2) as pool:
         examinations = Examinations(database.operator)
         console = Console(Sources(Changes(pool), examination=examinations.latest))
-        app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
+        app = private_app(unready, console.routes(), middlewares=[RequestGuard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
             yield f"http://127.0.0.1:{port}/console"

@@ -17,7 +17,7 @@ from benchmarks import consumer, figures
 from benchmarks.bench import Bench, at_rest
 from benchmarks.programs.ingest_load import SECRET
 from benchmarks.result import Bars, Result, Table, Verdict
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 
 STORING, FORGETTING = "surelane ingest, 200 after the commit", "the same service, verifying without storing"
 MODULES = {FORGETTING: "benchmarks.programs.ingest_without_storing", STORING: "surelane_ingest"}
@@ -151,7 +151,7 @@ async def load(port: int, count: int, pace: int = 0) -> dict[str, Any]:
     lines: list[str] = []
     arguments = (str(number) for number in (port, count, CONNECTIONS, pace))
     command = (sys.executable, "-m", "benchmarks.programs.ingest_load", *arguments)
-    child = await Child.start("load", *command, on_line=lines.append)
+    child = await ChildProcess.start("load", *command, on_line=lines.append)
     try:
         if await child.wait() != 0:
             raise RuntimeError("\n".join(lines))

@@ -22,7 +22,7 @@ from benchmarks.result import Lines, Result, Table, Verdict
 from surelane import Queue
 from surelane.calls import Calls, Pool
 from surelane_operator.changes import Changes
-from surelane_operator.console.access.guard import Guard
+from surelane_operator.console.access.guard import RequestGuard
 from surelane_operator.console.console import Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
@@ -149,7 +149,7 @@ async def _served(database: Database, opened: _Open) -> AsyncIterator[str]:
         examinations = Examinations(database.worker)
         sources = Sources(Changes(pool), examination=examinations.latest)
         console = Console(sources, opened.live)
-        app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
+        app = private_app(unready, console.routes(), middlewares=[RequestGuard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
             yield f"http://127.0.0.1:{port}/console"

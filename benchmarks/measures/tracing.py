@@ -14,7 +14,7 @@ from benchmarks.fill import fill
 from benchmarks.measures import ingest
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 
 OFF, EVERY, SAMPLED = "no traces", "every event traced", "one event in a hundred traced"
 ARGUMENT = "OTEL_TRACES_SAMPLER_ARG"
@@ -102,7 +102,7 @@ async def _collector() -> AsyncIterator[Collector]:
         ready.set()
 
     command = (sys.executable, "-m", "benchmarks.programs.collector", str(collector.port))
-    child = await Child.start("collector", *command, on_line=read)
+    child = await ChildProcess.start("collector", *command, on_line=read)
     try:
         await asyncio.wait_for(ready.wait(), STOP_WITHIN)
         yield collector

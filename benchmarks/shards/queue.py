@@ -1,4 +1,4 @@
-"""The rules of the queue in Python: groups, lanes, bands, crowds. ``005-claim.sql`` has the same rules.
+"""The rules of the queue in Python: groups, lanes, bands, crowds. ``006-claim.sql`` has the same rules.
 
 Left out, as this load does not meet them: priorities, limits, failures, and claim cursors.
 """

@@ -9,7 +9,8 @@ from sphinx.application import Sphinx
 
 import surelane
 import surelane.testing
-import surelane_worker
+import surelane_drivers
+import surelane_worker.errors
 from surelane_operator.api.api import OperatorApi
 from surelane_operator.cli.command import app as surelane_command
 
@@ -50,7 +51,9 @@ def python() -> Iterator[str]:
     """Yield the public names of the packages."""
     for module, use in (
         (surelane_worker, "Handlers"),
+        (surelane_worker.errors, "Errors of handlers"),
         (surelane, "Other programs"),
+        (surelane_drivers, "Synchronous programs"),
         (surelane.testing, "Tests"),
     ):
         yield f"\n## {use}: `{module.__name__}`\n"

@@ -10,13 +10,13 @@ from aiohttp import web
 from surelane.calls import Pool
 from surelane_operator.api.api import OperatorApi
 from surelane_operator.changes import Changes
-from surelane_operator.console.access.guard import Guard
-from surelane_operator.console.access.viewer import Role, Viewer
+from surelane_operator.console.access.guard import RequestGuard
 from surelane_operator.console.console import SPELL, Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
 from surelane_operator.doctor import Examinations
 from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.roles import Role, Viewer
 from surelane_service.probes import private_app, serving
 from tests.browser.slack_page import PATIENCE, Browser, Page
 
@@ -57,7 +57,7 @@ async def console_at(
     given = {"examination": examinations.latest, **sources}
     console = Console(Sources(Changes(pool), **given), live, spell)
     served = OperatorApi(Changes(pool), examinations).routes() if routes is None else routes
-    guard = Guard(None, people or SignedIn())
+    guard = RequestGuard(None, people or SignedIn())
     app = private_app(unready, [*console.routes(), *served], middlewares=[guard.middleware])
     app.on_shutdown.append(console.close)
     async with serving(app, port, setting="none", host="127.0.0.1") as bound:

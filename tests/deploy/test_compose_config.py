@@ -87,19 +87,19 @@ def test_secrets_may_be_files_of_which_no_value_stands_in_the_environment() -> N
 
 def test_a_router_finds_the_ingest_of_each_shard() -> None:
     env = {**SECRETS, "SHARD": "beta", "SHARD_NUMBER": "2"}
-    shard = config(PRODUCTION, "examples/shards/shard.yaml", env=env)
+    shard = config(PRODUCTION, "extensions/shards/router/shard.yaml", env=env)
     assert shard["services"]["ingest"]["networks"]["shards"]["aliases"] == ["beta-ingest"]
     assert {"database", "default"} < set(shard["services"]["ingest"]["networks"])
     assert shard["services"]["db"]["networks"]["databases"]["aliases"] == ["beta-db"]
-    router = config("examples/shards/compose.yaml")
+    router = config("extensions/shards/router/compose.yaml")
     assert list(router["services"]["router"]["networks"]) == ["shards"]
-    assert "beta-ingest:8080" in (ROOT / "examples/shards/shards.conf").read_text()
+    assert "beta-ingest:8080" in (ROOT / "extensions/shards/router/shards.conf").read_text()
 
 
 def test_no_service_of_a_shard_finds_another_shards_by_a_name_that_both_have() -> None:
     """In a network of several projects, the name of a service means one of each."""
     read = config(
-        PRODUCTION, "examples/shards/shard.yaml", env={**SECRETS, "SHARD": "a", "SHARD_NUMBER": "1"}
+        PRODUCTION, "extensions/shards/router/shard.yaml", env={**SECRETS, "SHARD": "a", "SHARD_NUMBER": "1"}
     )
     for shared in (name for name, network in read["networks"].items() if network.get("external")):
         there = {

@@ -17,12 +17,16 @@ SHARED = {"surelane": "client", "surelane_service": "service"}
 SOURCES = {
     **{package: ROOT / "shared" / at / "src" / package for package, at in SHARED.items()},
     **{f"surelane_{name}": ROOT / f"services/{name}/src/surelane_{name}" for name in SERVICES},
-    "surelane_bolt": ROOT / "extensions/bolt/src/surelane_bolt",
+    **{
+        f"surelane_{name}": ROOT / f"extensions/{name}/src/surelane_{name}"
+        for name in ("bolt", "drivers", "shards")
+    },
     "surelane_migrations": ROOT / "migrations/src/surelane_migrations",
 }
 PACKAGES = {
     **{name: {*SHARED, f"surelane_{name}"} for name in SERVICES},
-    "worker": {*SHARED, "surelane_worker", "surelane_bolt"},
+    "operator": {*SHARED, "surelane_operator", "surelane_shards"},
+    "worker": {*SHARED, "surelane_worker", "surelane_bolt", "surelane_drivers"},
     "migrations": {"surelane_migrations"},
     "simulator": {*SHARED},
 }

@@ -35,6 +35,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
         "surelane-dev[testing]",
         "surelane-worker[model]",
         "surelane-bolt",
+        "surelane-drivers",
         "surelane[encryption]",
         *beside,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dev.tests.system.up import up
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import ROOT, run, version
 from tests.deploy.packages import INDEXES, SOURCES, assert_its_tests_pass, build, environment
@@ -133,4 +133,4 @@ async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: 
             message = (await slack.say("hello", channel="general", mention=True))["message"]
             assert (await slack.reply(message, 90))["text"] == "You said: hello"
         assert await system.end() == 0
-    assert not Child.running
+    assert not ChildProcess.running

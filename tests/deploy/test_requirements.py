@@ -21,7 +21,7 @@ PACKAGES = (
 LOCKS = {"migrations": "migrations", "extensions/bolt": "test", "dev": "up", "services/operator": "operator"}
 """The requirements files of what runs on others than runtime's."""
 DRIVERS = ("django", "psycopg", "sqlalchemy")
-"""The extras of the client for the connections that a program brings."""
+"""The extras of the client for the libraries that extensions/drivers takes."""
 OURS = {"surelane", *(f"surelane_{package.rpartition('/')[2]}" for package in PACKAGES)}
 LATER = {"compression"}
 """What Python's library has from 3.14 on."""
@@ -91,7 +91,7 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
         return declared(package, [extra]) | dict.fromkeys(bundled, "")
     if extra == "frameworks":
         return dict.fromkeys(imported(file), "")  # a team has its framework already
-    return declared(package, DRIVERS) if extra == "drivers" else {}
+    return declared("shared/client", DRIVERS) if extra == "surelane_drivers" else {}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

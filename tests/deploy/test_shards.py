@@ -88,7 +88,7 @@ class Shards:
 @pytest.fixture(scope="module")
 def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shards]:
     folder = tmp_path_factory.mktemp("shards")
-    shutil.copytree(ROOT / "examples/shards", folder, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "extensions/shards/router", folder, dirs_exist_ok=True)
     folder.chmod(0o755)
     name = f"surelane-test-{secrets.token_hex(4)}"
     passwords = {shard: {key: secrets.token_urlsafe(16) for key in PASSWORDS} for shard in TEAMS.values()}
@@ -115,7 +115,7 @@ def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
         made.router("up", "--detach")
         for number, shard in enumerate(TEAMS.values(), 1):
             more = {"SHARD": shard, "SHARD_NUMBER": str(number), "SHARDS_NETWORK": env["SHARDS_NETWORK"]}
-            files = ("compose.yaml", "examples/shards/shard.yaml")
+            files = ("compose.yaml", "extensions/shards/router/shard.yaml")
             nowhere = {"SLACK_API_URL": "http://127.0.0.1:9/api/", "SURELANE_EVENT_TYPES": "app_mention"}
             running = stack.enter_context(project(*files, env=SECRETS | passwords[shard] | more | nowhere))
             stack.callback(running.compose, "kill", check=False)  # its workers would wait for their handlers

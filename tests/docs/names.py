@@ -19,6 +19,10 @@ ALL = (
 )
 
 
+EXAMPLES = [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("extensions/*/*/*.yaml")]
+"""The Compose files and manifests of the examples."""
+
+
 @cache
 def settings() -> dict[str, FieldInfo]:
     """Return the settings of our programs by variable."""
@@ -28,7 +32,7 @@ def settings() -> dict[str, FieldInfo]:
 @cache
 def variables() -> set[str]:
     """Return the environment variables that our programs, Compose and the tests read."""
-    named = (ROOT / ".env.example", ROOT / "compose.yaml", *ROOT.glob("examples/*/*.yaml"))
+    named = (ROOT / ".env.example", ROOT / "compose.yaml", *EXAMPLES)
     compose = "\n".join(file.read_text() for file in named)
     more = {"SURELANE_RECORD", "SURELANE_TRACE_URL", "SURELANE_VERSION", "COMPOSE_FILE"}
     return {*settings(), *more, *re.findall(r"\b[A-Z][A-Z_]+[A-Z]\b", compose)}
@@ -37,7 +41,7 @@ def variables() -> set[str]:
 @cache
 def services() -> set[str]:
     """Return the services of Compose."""
-    files = [*ROOT.glob("compose*.yaml"), *ROOT.glob("compose/*.yaml"), *ROOT.glob("examples/*/*.yaml")]
+    files = [*ROOT.glob("compose*.yaml"), *ROOT.glob("compose/*.yaml"), *EXAMPLES]
     found = [yaml.safe_load(re.sub(r"!\w+", "", file.read_text())) for file in files]
     return {name for each in found if isinstance(each, dict) for name in each.get("services") or ()}
 

@@ -84,7 +84,7 @@ def _surelane(words: Sequence[str], _: Path) -> None:
 
 def _docker(words: Sequence[str], folder: Path) -> None:
     if words[:2] == ["network", "create"]:
-        files = (folder / "examples").rglob("*.yaml")
+        files = [*folder.glob("examples/*/*.yaml"), *folder.glob("extensions/*/*/*.yaml")]
         read = (re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", file.read_text()) for file in files)
         assert any(re.search(rf'external: true, name: "{words[-1]}"', text) for text in read), words
         return

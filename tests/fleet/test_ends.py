@@ -9,7 +9,8 @@ import pytest
 
 from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
-from surelane_worker import Context, Event, Handlers, StepError
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import StepError
 
 SOON = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}
 

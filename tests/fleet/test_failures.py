@@ -6,7 +6,8 @@ from typing import Any
 from surelane.testing import fleet, virtual
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.timeline import story_of
-from surelane_worker import Context, Event, Handlers, StepError
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import StepError
 
 
 class PaymentError(Exception):

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from surelane.testing import fleet, virtual
-from surelane_worker import ChildError, Context, Event, Handlers, StepError
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import ChildError, StepError
 
 SETTINGS = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}
 FIRST, MANY = int(os.environ.get("SURELANE_SEED", "0")), int(os.environ.get("SURELANE_PROGRAMS", "8"))

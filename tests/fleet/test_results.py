@@ -13,7 +13,8 @@ from pydantic import Base64Bytes, BaseModel
 from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
 from surelane_dev.testing.fleets.wire import Wire
-from surelane_worker import Context, Event, Handlers, StepError
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import StepError
 from tests.fleet.statements import statements
 
 SOON = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}

@@ -22,10 +22,18 @@ def changed(mutant: Mutant) -> dict[str, str]:
     for edit in mutant.edits:
         text = texts.get(edit.file) or (ROOT / edit.file).read_text()
         old, new = "\n".join(edit.old), "\n".join(edit.new)
-        if text.count(old) != 1 or old == new:
-            raise LookupError(f"{mutant.name}: {edit.file} has {text.count(old)} times, not once:\n{old}")
-        texts[edit.file] = text.replace(old, new)
+        found = list(however_wrapped(old).finditer(text))
+        if len(found) != 1 or old == new:
+            raise LookupError(f"{mutant.name}: {edit.file} has {len(found)} times, not once:\n{old}")
+        texts[edit.file] = text[: found[0].start()] + new + text[found[0].end() :]
     return texts
+
+
+def however_wrapped(text: str) -> re.Pattern[str]:
+    """Return a pattern of a text whose lines may end elsewhere in the source. Its own indent has to be there."""
+    indent = text[: len(text) - len(text.lstrip())]
+    words = (re.split(r"(?<=[(])(?=.)|(?<=.)(?=[,)])", word) for word in text.split())
+    return re.compile(indent + r"\s+".join(r"\s*".join(map(re.escape, parts)) for parts in words))
 
 
 @contextmanager

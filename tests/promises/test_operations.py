@@ -16,7 +16,7 @@ from surelane.queue import Queue
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.runner import Migration
 from surelane_operator.changes import Changes
-from surelane_operator.moving import BLOCK, move
+from surelane_shards.moving import BLOCK, move
 from tests import forked
 from tests.databases import Databases, Server
 from tests.promises.conftest import becomes, completed, noted, working

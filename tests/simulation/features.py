@@ -19,7 +19,7 @@ from surelane.events import Event, Inserted
 from surelane.jobs import Continuation, Job, OnDuplicate
 from surelane.queue import Queue
 from surelane_dev.testing.fleets.virtual import EPOCH
-from surelane_dev.testing.fleets.wire import Faults, Host
+from surelane_dev.testing.fleets.wire import FaultRates, Host
 from surelane_service.cron import CatchUp
 from surelane_service.engine import Engine
 from surelane_worker.handling.context import Context
@@ -129,7 +129,7 @@ class Deadlines(Feature):
             )
 
     async def run(self, attempt: Attempt) -> None:
-        if self.fleet.plan.network == Faults():
+        if self.fleet.plan.network == FaultRates():
             self.noted[attempt.event.key] = "it ran to its end"
 
     async def use(self, post: Post) -> None:

@@ -33,7 +33,7 @@ from surelane.encryption.envelopes import SEALED, key_id_of
 from surelane_dev.testing.fleets import face
 from surelane_dev.testing.fleets.face import simulated
 from surelane_dev.testing.fleets.virtual import EPOCH, HERE
-from surelane_dev.testing.fleets.wire import Faults, Host, Net
+from surelane_dev.testing.fleets.wire import FaultRates, Host, Net
 from surelane_service.engine import DEAD_FOR
 from surelane_worker.running import cancels
 from surelane_worker.worker_settings import WorkerSettings
@@ -84,7 +84,7 @@ PACED = "select id, claimed from agent.event_hist where kind = 'slack.paced'"
 
 
 @dataclass(eq=False)
-class Member(face.Member):
+class Member(face.FleetWorker):
     """A worker of the fleet."""
 
     version: Version = field(default_factory=Version)
@@ -165,17 +165,17 @@ class Fleet(Senders):
 
     async def _trouble(self, posts: list[asyncio.Task[None]], faults: list[asyncio.Task[None]]) -> None:
         while self.loop.now < TROUBLE or not all(fault.done() for fault in faults):
-            self.net.faults = Faults() if self.loop.now < self.hushed else self.plan.network
-            if self.net.faults == Faults():
+            self.net.faults = FaultRates() if self.loop.now < self.hushed else self.plan.network
+            if self.net.faults == FaultRates():
                 await self.look()
             await asyncio.sleep(2)
-        self.net.faults = Faults()
+        self.net.faults = FaultRates()
         if self.database.jump < 0:
             self.database.jump = 0.0
         self.log("the trouble is over")
         if not any(member.version.spare and not member.stop.is_set() for member in self.members.values()):
             self.start_worker(Version())
-        if self.plan.network != Faults():
+        if self.plan.network != FaultRates():
             self.disturb()
         await self._calm(posts)
 

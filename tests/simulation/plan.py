@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, cast
 
 from surelane_dev.testing.fleets.virtual import EPOCH
-from surelane_dev.testing.fleets.wire import Faults
+from surelane_dev.testing.fleets.wire import FaultRates
 
 TROUBLE = 40.0
 """Seconds for which things break."""
@@ -110,7 +110,7 @@ class Plan:
     workers: tuple[Version, ...]
     posts: tuple[Post, ...]
     faults: tuple[Fault, ...]
-    network: Faults
+    network: FaultRates
     features: tuple[str, ...] = ()
     encrypted: bool = False
     """Whether what is stored is encrypted."""
@@ -125,7 +125,7 @@ class Plan:
             kinds |= {"flaky", "later"}
         pause = random.choice((3.0, 6.0, 12.0))
         workers = tuple(_version(random) for _ in range(random.randint(1, 3)))
-        network = Faults(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
+        network = FaultRates(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
         posts = [
             Post(
                 at,
@@ -150,7 +150,7 @@ class Plan:
     def __str__(self) -> str:
         timed: list[Post | Fault] = [*self.posts, *self.faults]
         parts: list[object] = [*self.workers, *sorted(timed, key=lambda each: each.at)]
-        if self.network != Faults():
+        if self.network != FaultRates():
             parts.append(self.network)
         return "\n".join(f"  {part}" for part in parts)
 
@@ -212,7 +212,7 @@ async def shrunk(plan: Plan, fails: Callable[[Plan], Awaitable[bool]], tries: in
         left -= 1
         return left >= 0 and await fails(smaller)
 
-    if await tried(calm := replace(plan, network=Faults())):
+    if await tried(calm := replace(plan, network=FaultRates())):
         plan = calm
     for field in ("faults", "posts", "workers"):
         plan = await _without(plan, field, tried)

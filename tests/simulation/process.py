@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import structlog
 
-from surelane_dev.testing.fleets.virtual import DeadlockError, VirtualLoop, virtual_time
+from surelane_dev.testing.fleets.virtual import StuckError, VirtualLoop, virtual_time
 from surelane_worker.wiring import YOUNG
 from tests.simulation.database import Database
 from tests.simulation.fleet import simulate
@@ -66,7 +66,7 @@ async def _broken(
     say: Callable[[str], object] = _ignore if quiet else sys.stdout.write
     try:
         await simulate(plan, database, log)
-    except (BrokenError, DeadlockError) as error:
+    except (BrokenError, StuckError) as error:
         say(f"seed {plan.seed}: {error}\n")
         return getattr(error, "promise", "deadlock")
     except Exception as error:  # noqa: BLE001 - the other seeds run

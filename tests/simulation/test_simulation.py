@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from surelane_dev.testing.fleets.wire import Faults
+from surelane_dev.testing.fleets.wire import FaultRates
 from tests.databases import SERVER, Server
 from tests.mutants.table import MUTANTS
 from tests.mutants.tree import copied, environment
@@ -120,4 +120,4 @@ async def test_a_failing_plan_is_cut_down_to_what_it_needs() -> None:
     smallest = await shrunk(plan, fails)
     assert (smallest.faults, set(smallest.posts)) == ((fault,), posts)
     assert len(smallest.workers) == 1
-    assert smallest.network == Faults()
+    assert smallest.network == FaultRates()

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 
 from surelane_migrations.files import Scripts
 
-COMMITS = {"0.2.0": "12ba04d12251c075fca6870bf650a65f224bd7ff"}
+COMMITS: Mapping[str, str] = {}
 """Maps versions to commits of their source, oldest first. Add a release's commit together with the next version."""
+
+BASE = "cbbd723da06bad566be550a80501b1241ba6c209"
+"""A commit of this version: until a version is released, its schema and client are what today's scripts upgrade."""
 
 
 def digest_of(scripts: Scripts) -> str:

@@ -37,7 +37,7 @@ async def test_the_successor_has_the_events_fields_and_another_payload(queue: Co
     assert [again[name] for name in fields] == [row[name] for name in fields]
     assert (again["item_key"], again["attempts"]) == ("k", 1)
     assert await queue.fetchval("select priority from agent.live_job where id = $1", again["id"]) == 2
-    assert not await queue.fetch("select * from agent.read_steps($1)", again["id"])
+    assert not await queue.fetch("select * from agent.stored_steps($1)", again["id"])
     noted = "select changes from agent.job where id = $1"
     changes = [await queue.fetchval(noted, identity) for identity in (first, again["id"])]
     told = [

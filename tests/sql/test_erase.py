@@ -15,7 +15,7 @@ from surelane.encryption.data_keys import UNUSED_AFTER, DataKeys, KeyDestroyedEr
 from surelane.encryption.keys import Keyring, new_key
 from surelane.encryption.sealing import Sealing
 from surelane.jobs import Continuation, Job
-from surelane_service.installation_store import AsyncInstallations
+from surelane_bolt.installation_store import AsyncInstallations
 from surelane_service.installations import Installations
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect

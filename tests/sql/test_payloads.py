@@ -11,8 +11,8 @@ from surelane.calls import Connection
 from surelane.encryption.envelopes import clear_part, workspace_of
 from surelane.slack import CHANNEL, MESSAGE, THREAD, inner_event, key_of, kind_of, place_of, text_at
 from surelane_dev.simulator.interactions import Interactions
-from surelane_dev.simulator.posting import payloads as made
 from surelane_dev.simulator.posting.events import envelope, events_of
+from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
 from surelane_dev.simulator.workspace.dialogs import Dialog
@@ -52,28 +52,23 @@ def simulated() -> Iterator[dict[str, Any]]:
     content = {"id": "V1", "type": "modal", "blocks": [], "callback_id": "form", "team_id": here.team_id}
     view = View(user.id, content | {"state": {"values": {}}})
     button = {"type": "button", "action_id": "go", "block_id": "b"}
-    yield made.command_form(here, interactions, command="/deploy", text="now", channel=general, user=user)
-    yield made.shortcut_payload(here, interactions, callback_id="cut", user=user)
-    yield made.message_action_payload(here, interactions, callback_id="cut", message=message, user=user)
+    made = Payloads(here, interactions, user)
+    yield made.command("/deploy", "now", general)
+    yield made.shortcut("cut")
+    yield made.message_action("cut", message)
     dialog = Dialog({"callback_id": "form", "state": "s", "elements": []}, here.team_id, general.id)
     for submission in ({"name": "x"}, None):
-        yield made.dialog_payload(here, interactions, dialog=dialog, user=user, submission=submission)
+        yield made.dialog(dialog, submission)
     for clicked in (message, reply, ephemeral):
-        yield made.action_payload(here, interactions, message=clicked, user=user, action=button)
+        yield made.action(clicked, button)
     for name in ("surelane.choose.1", "surelane.stop"):
-        yield made.action_payload(
-            here, interactions, message=message, user=user, action=button | {"action_id": name}
-        )
-    yield made.view_action_payload(here, interactions, view=view, user=user, action=button, state={})
+        yield made.action(message, button | {"action_id": name})
+    yield made.action(view, button)
     for place in (message, view):
-        yield made.suggestion_payload(
-            here, place=place, user=user, element={"action_id": "go", "block_id": "b"}, query="a", state={}
-        )
+        yield made.suggestion(place, {"action_id": "go", "block_id": "b"}, "a", {})
     for kind in ("view_submission", "view_closed"):
         for name in ("form", "surelane.written"):
-            yield made.view_payload(
-                here, interactions, kind=kind, view=view.content | {"callback_id": name}, user=user
-            )
+            yield made.view(kind, view.content | {"callback_id": name})
 
 
 def around(**event: Any) -> dict[str, Any]:

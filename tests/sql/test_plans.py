@@ -86,7 +86,7 @@ STATEMENTS = {
     "parking": "select agent.park_events('limited', 10)",
     "sharing of lanes": "select agent.share_kind('job')",
     "batch into a crowded group": """select agent.enqueue_jobs('[{"kind": "job", "group_key": "crowd"}]')""",
-    "jobs again": "select agent.requeue_events(array[90000007])",
+    "jobs again": "select agent.rerun_events(array[90000007])",
     "jobs of a group": "select agent.group_jobs('crowd', 50)",
     "jobs of a message": """select agent.message_jobs(array['crowd'], null, moment::numeric(16, 6), null)
         from agent.event cross join extract(epoch from event_ts) as moment where group_key = 'crowd' and head""",

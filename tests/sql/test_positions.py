@@ -19,7 +19,6 @@ async def test_each_session_takes_the_first_free_position(connect: Any) -> None:
     reversed_kinds = Engine(await connect("surelane_worker"))
     assert await reversed_kinds.take_position(KINDS[::-1], None) is None, "the same kinds in another order"
     assert await reversed_kinds.take_position(KINDS[:1], None) == 0, "other kinds have positions of their own"
-    assert not await _is_free(reversed_kinds, before=4), "a worker of 0.2.0 asks about four"
 
 
 async def test_a_position_is_free_when_its_session_ends(connect: Any) -> None:

@@ -216,19 +216,3 @@ async def test_continuation_runs_again_with_its_children_and_a_child_alone(queue
     child = await rerun(queue, rows[0]["id"])
     row = await do.event_of(queue, child["rerun"])
     assert (row["continuation_id"], row["deadline"], row["dedupe_key"]) == (None, None, None)
-
-
-async def test_the_previous_releases_services_run_events_again(queue: Connection, connect: Connect) -> None:
-    """While a rollout lasts they call these functions by their names of then, and read the answers of then."""
-    operator = await connect("surelane_operator")
-    first = await do.enqueue(queue, item_key="a")
-    await run(queue)
-    replay = "select answer, replay, key, steps from agent.replay_event($1, null, null)"
-    new = await do.only_row(operator, replay, first)
-    assert tuple(new) == ("replayed", new["replay"], f"a:rerun:{new['replay']}", [])
-    assert tuple(await operator.fetchrow(replay, 0) or ()) == ("unknown", None, None, None)
-    requeue = "select agent.requeue_events($1)"
-    assert [row[0] for row in await operator.fetch(requeue, [first, new["replay"]])] == [first]
-    old = await do.enqueue(queue, "old", item_key="a:replay:7")
-    again = await rerun(queue, old if await run(queue, "old") == old else 0)
-    assert again["key"] == f"a:rerun:{again['rerun']}", "a key of that release keeps its root"

@@ -23,7 +23,7 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.cli.command import app
 from surelane_operator.console.pages import fragment
-from surelane_operator.console.screen import Asked, Sources
+from surelane_operator.console.screen import ScreenAddress, Sources
 from surelane_operator.console.screens import SCREENS
 from surelane_operator.reads.queue import read_schedules
 from surelane_service.cron import Cron
@@ -316,7 +316,7 @@ async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(held: H
     (screen,) = (each for each in SCREENS if each.name == "schedule")
     for seal, forms, shown in ((None, 0, "cannot be decrypted"), (held.seal, 1, SECRET)):
         sources = Sources(Changes(held.queue, seal))
-        page = fragment(screen, await screen.read(sources, Asked({"name": "s"})))
+        page = fragment(screen, await screen.read(sources, ScreenAddress({"name": "s"})))
         assert (page.count('data-action="PUT'), shown in page) == (forms, True)
         assert json.loads(before)[SEALED] not in page
     # Where it is switched off and the key is there, what is encrypted stays encrypted.

@@ -7,7 +7,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Engine
-from surelane_service.fleet import Sessions
+from surelane_service.fleet import WorkerSessions
 from surelane_worker.sessions import ALONE, JITTER, SessionWatcher
 from tests.sql.queue_steps import claim, enqueue
 
@@ -20,12 +20,12 @@ class Restarted(Engine):
     away = False
     restarts = 0
 
-    async def watch_sessions(self, name: str) -> Sessions:
+    async def watch_sessions(self, name: str) -> WorkerSessions:
         if self.away:
             raise DatabaseUnavailable("away")
         seen = await super().watch_sessions(name)
         since = seen.server_since + timedelta(seconds=self.restarts)
-        return Sessions(seen.lost, seen.known, since)
+        return WorkerSessions(seen.lost, seen.known, since)
 
 
 class Post:

@@ -54,14 +54,3 @@ async def test_run_gets_the_kind_of_its_version_unless_cancelled(queue: Connecti
 )
 async def test_kind_without_the_version_is_exact(queue: Connection, kind: str, notes: Any, base: str) -> None:
     assert await queue.fetchval("select agent.base_kind($1, $2)", kind, notes) == base
-
-
-async def test_services_of_the_previous_release_store_and_read_steps(queue: Connection) -> None:
-    await enqueue(queue, "order")
-    (row,) = await claim(queue, "order")
-    store = "select agent.store_step($1, $2, 'a', 1, null, '1', '[]', interval '1 ms', true)"
-    assert await queue.fetchval(store, *pair(row)) == "done"
-    (old,) = await queue.fetch("select * from agent.read_steps($1)", row["id"])
-    assert tuple(old) == ("a", 1, "step", None, "1", True)
-    (new,) = await Engine(queue).read_steps(row["id"])
-    assert not new.in_order

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from surelane.calls import DRIVER_ERRORS
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from tests.needs import program
 from tests.processes import free_port
 
@@ -44,7 +44,9 @@ async def pooled(uri: str, size: int = 1) -> AsyncIterator[str]:
         config = Path(directory) / "pgbouncer.ini"
         config.write_text(CONFIG.format(database=database, target=text, port=port, size=size))
         user = _user(Path(host), Path(directory), config)
-        child = await Child.start("pgbouncer", bouncer, config, on_line=print, env={**os.environ}, user=user)
+        child = await ChildProcess.start(
+            "pgbouncer", bouncer, config, on_line=print, env={**os.environ}, user=user
+        )
         try:
             through = f"postgresql://{parts.username}@127.0.0.1:{port}/{database}"
             await _until_it_answers(through)

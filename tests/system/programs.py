@@ -23,7 +23,8 @@ import asyncpg
 import psycopg
 
 from surelane_service.engine import Engine
-from surelane_worker import ChildError, Context, Discard, Event, Handlers, StepError
+from surelane_worker import Context, Discard, Event, Handlers
+from surelane_worker.errors import ChildError, StepError
 from surelane_worker.handling import steps
 
 URI = "EFFECTS"

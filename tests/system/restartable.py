@@ -14,7 +14,7 @@ from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, prepare, uri_of
 from surelane_dev.data_directory import MAJOR, make, make_private, program, server_user
 from surelane_dev.postgres import SUPERUSER, Postgres, embedded
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from tests.databases import CRASHABLE, migrate
 
 NAME = "surelane"
@@ -53,7 +53,9 @@ class Restartable:
         socket = self._admin.partition("host=")[2]
         command = (program("pg_basebackup"), "-D", directory / MAJOR, "-h", socket, "-U", SUPERUSER)
         standby = ("-R",) if recovery is None else ()
-        child = await Child.start("copy", *command, *standby, "--checkpoint=fast", on_line=print, user=user)
+        child = await ChildProcess.start(
+            "copy", *command, *standby, "--checkpoint=fast", on_line=print, user=user
+        )
         assert await child.wait() == 0
         if recovery is not None:
             (directory / MAJOR / "recovery.signal").touch()

@@ -10,9 +10,9 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_dev.simulator.app_answers import settle_submission
 from surelane_dev.simulator.faults import Fault
-from surelane_dev.simulator.posting.delivery import Attempt
+from surelane_dev.simulator.posting.delivery import DeliveryAttempt
 from surelane_dev.simulator.posting.events import envelope, events_of
-from surelane_dev.simulator.posting.payloads import action_payload, command_form, view_payload
+from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.server import simulator_app
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
@@ -78,33 +78,27 @@ class Stand:
         self, command: str, text: str = "", room: Channel | None = None, name: str = "ada"
     ) -> dict[str, str]:
         """Return what Slack posts for a slash command."""
-        return command_form(
-            *(self.simulator.workspace, self.simulator.interactions),
-            command=command,
-            text=text,
-            channel=room or self.room(),
-            user=self.user(name),
-        )
+        return self.payloads(name).command(command, text, room or self.room())
 
     def click(self, message: Message, action: dict[str, Any], name: str = "ada") -> dict[str, Any]:
         """Return what Slack posts for a click on an element of a message."""
-        simulator, user = self.simulator, self.user(name)
-        return action_payload(
-            simulator.workspace, simulator.interactions, message=message, user=user, action=action
-        )
+        return self.payloads(name).action(message, action)
 
     def submission(self, view: dict[str, Any], values: Any = None, name: str = "ada") -> dict[str, Any]:
         """Return what Slack posts when a person sends a modal with these values, or closes it without any."""
-        simulator, user = self.simulator, self.user(name)
         kind = "view_closed" if values is None else "view_submission"
         view = view if values is None else view | {"state": {"values": values}}
-        return view_payload(simulator.workspace, simulator.interactions, kind=kind, view=view, user=user)
+        return self.payloads(name).view(kind, view)
+
+    def payloads(self, name: str) -> Payloads:
+        """Return what Slack posts as a person uses the app."""
+        return Payloads(self.simulator.workspace, self.simulator.interactions, self.user(name))
 
     async def submit(self, ingest: Slack, view: View, values: Any) -> dict[str, str]:
         """Send a modal to ingest, let the simulated Slack act on the answer, and return the errors that it shows."""
         payload = self.submission(view.content, values, view.user)
         answer = await ingest.form("/slack/events", {"payload": json.dumps(payload)})
-        attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
+        attempt = DeliveryAttempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
         workspace, views = self.simulator.workspace, self.simulator.interactions.views
         settled = settle_submission(workspace, views, view, attempt)
         return {"": settled.message} if settled.message else settled.errors

@@ -157,6 +157,12 @@ async def test_filters_find_their_events_and_pages_go_on_where_the_last_one_ende
     }.items():
         text = await shown.text(f"/events?{query}")
         assert text.count('<tr data-key="e') == count, query
+    for query, wrong in {
+        "since=now": "Write times",
+        "status=done": "A state is",
+        "tag=x": "Write tags",
+    }.items():
+        assert wrong in await shown.text(f"/events?kind=filtered&{query}"), query
     first = await shown.text("/events?kind=paged")
     (older,) = re.findall(r'href="/console([^"]*)" rel="next">Older<', first)
     pages = [first, await shown.text(older.replace("&amp;", "&"))]

@@ -14,8 +14,8 @@ from yarl import URL
 
 from surelane import Queue
 from surelane.calls import Pool
-from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.live import Live
+from surelane_operator.roles import Viewer
 from tests.browser.console_page import CSRF, SignedIn, console_at
 
 ACCEPT = {"Accept": "text/event-stream"}

@@ -12,7 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from surelane import Job, Queue, SyncQueue
+from surelane import Job, Queue
 from surelane.calls import Connection, Pool
 from surelane.encryption import Encryption
 from surelane.encryption.data_keys import DataKeys
@@ -20,7 +20,8 @@ from surelane.encryption.envelopes import DamagedError
 from surelane.encryption.keys import Keyring, new_key
 from surelane.encryption.places import ANSWER, RESULT, Place
 from surelane.encryption.sealing import Sealing
-from surelane_ingest.answers import Answers
+from surelane_drivers import SyncQueue
+from surelane_ingest.answers import AnswerWaits
 from surelane_operator.changes import Changes
 from surelane_service.cron import Cron
 from surelane_service.pool import Listener
@@ -285,6 +286,6 @@ async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
         with pytest.raises(DamagedError):
             await seal.opened(stored[other], Place(identity, RESULT))
 
-    answers = Answers(Listener("", service="", within=timedelta(seconds=1)), seal, most=1)
+    answers = AnswerWaits(Listener("", service="", within=timedelta(seconds=1)), seal, most=1)
     text = await seal.value('"an answer"', "T1", Place(ids[0], ANSWER))
     assert [await answers.opened(text, Place(identity, ANSWER)) for identity in ids] == ['"an answer"', None]

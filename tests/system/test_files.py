@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.simulator.control.inputs import Said
+from surelane_dev.simulator.control.inputs import MessageInput
 from surelane_dev.simulator.control.people import post
 from surelane_dev.simulator.files import File, shared_json
 from surelane_dev.simulator.posting.events import envelope, events_of
@@ -43,7 +43,7 @@ class Desk(Asking):
         shapes = [shared_json(file, simulator.interactions.public_url) for file in files]
         if shapes:
             shapes[0] |= changed
-        message = post(workspace, Said(text=text, mention=True), files=shapes, subtype="file_share")
+        message = post(workspace, MessageInput(text=text, mention=True), files=shapes, subtype="file_share")
         (inner,) = events_of(workspace, Posted(message), {"app_mention"})
         return await self.slack.store(envelope(workspace, inner)), message
 

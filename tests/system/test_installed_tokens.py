@@ -17,7 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.calls import Connection, Pool
 from surelane.encryption.keys import Keyring, new_key
 from surelane.queue import Queue
-from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
@@ -46,7 +46,7 @@ class Stand:
 
     async def install(self, team: str, *, wide: bool = False) -> Owner:
         workspace = self.simulator.installs.workspaces[team]
-        asked = Asked("http://127.0.0.1/", "chat:write,reactions:write,channels:history")
+        asked = AuthorizeRequest("http://127.0.0.1/", "chat:write,reactions:write,channels:history")
         code = self.simulator.installs.approve(asked, workspace, wide=wide)
         installation = installation_of(self.simulator.installs.exchange(code, ""), {"bot_id": "B1"})
         await self.installations.save(installation)

@@ -99,19 +99,6 @@ async def test_nothing_is_answered_without_the_token(api: Api) -> None:
         assert (await api.call("GET", "/v1/jobs", token=token))[0] == 401
 
 
-async def test_the_document_names_the_role_of_each_operation(api: Api) -> None:
-    document = await api.get("/v1/openapi.json")
-    roles = {
-        f"{method.upper()} {path}": operation["x-surelane-role"]
-        for path, operations in document["paths"].items()
-        for method, operation in operations.items()
-    }
-    viewers = {name for name, role in roles.items() if role == "viewer"}
-    assert viewers == {name for name in roles if name.startswith("GET ")} | {"POST /v1/jobs/bulk/preview"}
-    search = document["paths"]["/v1/jobs/search"]["get"]["parameters"]
-    assert [each["name"] for each in search if each["required"]] == ["text"]
-
-
 async def test_failed_jobs_are_listed_newest_first_with_their_errors(
     api: Api, connection: Connection
 ) -> None:
@@ -313,11 +300,11 @@ async def test_schedules_are_set_run_paused_and_deleted_and_all_of_it_is_kept(
         (schedule,) = (await api.get("/v1/cron"))["schedules"]
         return [schedule[name] for name in names]
 
-    assert await put() == 204
+    assert await put() == 200
     expected = ["nightly", "0 3 * * *", "one", None, {"a": 1}]
     assert await listed("name", "schedule", "catch_up", "last_run", "payload") == expected
     assert len((await api.get("/v1/cron"))["schedules"][0]["following"]) == 5
-    assert await put(catch_up="10", overlap="skip", jitter=90) == 204
+    assert await put(catch_up="10", overlap="skip", jitter=90) == 200
     assert await listed("catch_up", "overlap", "jitter") == ["10", "skip", 90]
     for wrong in ({"catch_up": "1001"}, {"overlap": "stop"}, {"jitter": 86401}, {"schedule": "often"}):
         assert await put(**wrong) == 400, wrong

@@ -40,7 +40,7 @@ enabled = false
 
 [[operations]]
 # In a query, every number is also a text.
-include-operation-id = ["listJobs", "searchJobs"]
+include-operation-id = ["listEvents", "searchEvents"]
 checks.negative_data_rejection.enabled = false
 """
 

@@ -15,6 +15,7 @@ import django.db
 import psycopg
 import pytest
 
+from extensions.drivers.tests.system.callers import TRANSACTIONS, Blocking, Caller, rolled_back
 from surelane import (
     Continuation,
     DatabaseUnavailable,
@@ -23,14 +24,13 @@ from surelane import (
     Job,
     OutcomeUnknown,
     Queue,
-    SyncQueue,
     UnsupportedConnection,
 )
 from surelane.calls import Connection
 from surelane.encryption import Encryption
 from surelane.encryption.keys import new_key
+from surelane_drivers import SyncQueue
 from tests.sql.migrations import connected
-from tests.system.callers import TRANSACTIONS, Blocking, Caller, rolled_back
 
 KEY, OTHER = new_key(), new_key()
 SECRET = "the merger closes on friday"

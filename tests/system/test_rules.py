@@ -13,7 +13,7 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.encryption.keys import new_key
-from surelane_dev.simulator.posting.payloads import view_action_payload
+from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.state import state_of
 from surelane_dev.simulator.views import View
 from surelane_worker.model.rules import LONGEST, MOST
@@ -75,13 +75,8 @@ class Desk(Asking):
             each for each in view.content["blocks"] if shown_in(each) == text and "accessory" in each
         )
         action = {**block["accessory"], "block_id": block["block_id"]}
-        payload = view_action_payload(
-            *(simulator.workspace, simulator.interactions),
-            view=view,
-            user=simulator.workspace.users[view.user],
-            action=action,
-            state={"values": {}},
-        )
+        user = simulator.workspace.users[view.user]
+        payload = Payloads(simulator.workspace, simulator.interactions, user).action(view, action)
         answer = await self.ingest.form("/slack/events", {"payload": json.dumps(payload)})
         assert answer.status == 200
         row = await self.last()

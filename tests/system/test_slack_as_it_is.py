@@ -12,7 +12,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from structlog.testing import capture_logs
 
 from surelane.calls import Connection
-from surelane_bolt.calls import Calls
+from surelane_bolt.calls import SlackCalls
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_worker.handling.context import Context
@@ -43,7 +43,7 @@ def bolt(attempts: Attempts, attempt: Attempt, method: str, **given: Any) -> Awa
     made = SimpleNamespace(clients=clients, notebooks=notebooks, check_claim=_stands, log=log)
     made.replies_through = lambda clients, first: Replies(clients, notebooks, log, _stands, first=first)
     client = AsyncWebClient("xoxb-any", attempts.slack.api)
-    return Calls(attempt[0], Context(cast("Any", made))).send(0, client, method, {"json": given})
+    return SlackCalls(attempt[0], Context(cast("Any", made))).send(0, client, method, {"json": given})
 
 
 Act = Callable[[Attempts, Attempt], Awaitable[Any]]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane_ingest import census, socket_mode
-from surelane_ingest.metrics import Metrics
+from surelane_ingest.metrics import IngestMetrics
 from surelane_operator.doctor.queue import sockets
 from surelane_operator.reads.events import Reads
 from surelane_service.engine import Engine
@@ -83,7 +83,7 @@ async def test_what_is_not_committed_is_not_acknowledged(
     database: str, slack: SocketSlack, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload, given_up = mention(), asyncio.Event()
-    monkeypatch.setattr(Metrics, "sent", lambda *_: given_up.set())
+    monkeypatch.setattr(IngestMetrics, "sent", lambda *_: given_up.set())
     async with connected(database, slack, socket_connections=1, database_budget="2s"):
         wire = await slack.wire()
         async with connection.transaction():

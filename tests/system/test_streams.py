@@ -16,10 +16,11 @@ from surelane.calls import Connection
 from surelane.encryption.keys import new_key
 from surelane.queue import Queue
 from surelane_operator.api import stream
+from surelane_operator.api.routes import route_of
 from surelane_operator.api.stream import StreamApi
 from surelane_operator.changes import Changes
-from surelane_operator.console.access.guard import Guard
-from surelane_operator.console.access.viewer import Tokens
+from surelane_operator.console.access.guard import RequestGuard
+from surelane_operator.console.access.viewer import ApiTokens
 from surelane_service.probes import serving
 from tests.databases import as_role
 from tests.processes import Service, service
@@ -209,8 +210,10 @@ async def serve(database: str, **bounds: Any) -> AsyncIterator[str]:
     """Serve the endpoint alone, with bounds of a test's."""
     pool = await asyncpg.create_pool(database, min_size=1, max_size=2)
     api = StreamApi(Changes(pool), **bounds)
-    app = web.Application(middlewares=[Guard(Tokens({"viewer": VIEWER, "operator": TOKEN})).middleware])
-    app.add_routes([web.get(each.path, each.answer) for each in api.endpoints()])
+    app = web.Application(
+        middlewares=[RequestGuard(ApiTokens({"viewer": VIEWER, "operator": TOKEN})).middleware]
+    )
+    app.add_routes([route_of(each) for each in api.endpoints()])
     try:
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
             yield f"http://127.0.0.1:{port}"

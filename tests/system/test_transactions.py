@@ -12,6 +12,7 @@ import asyncpg
 import psycopg
 import pytest
 
+from extensions.drivers.tests.system.callers import TRANSACTIONS, engine_of
 from surelane import UnsupportedConnection
 from surelane.calls import Connection
 from surelane.encryption.data_keys import DataKeys
@@ -22,7 +23,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.sealed_engine import SealedEngine
-from surelane_worker import StepMismatchError
+from surelane_worker.errors import StepMismatchError
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.threads import Threads
@@ -30,7 +31,6 @@ from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.notes import ClaimLostError
 from tests.databases import as_role
 from tests.sql.migrations import connected
-from tests.system.callers import TRANSACTIONS, engine_of
 from tests.system.transaction_handlers import DRIVERS
 from tests.system.worker import ended, enqueue, worker
 

@@ -16,8 +16,15 @@ from django.db import connections
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from extensions.drivers.tests.system.callers import (
+    ALONE,
+    Begin,
+    async_engine_of,
+    django_execute,
+    djangos,
+    engine_of,
+)
 from surelane_worker import Context, Event, Handlers
-from tests.system.callers import ALONE, Begin, async_engine_of, django_execute, djangos, engine_of
 
 handlers = Handlers()
 
@@ -115,8 +122,8 @@ DRIVERS: dict[str, tuple[Open, Callable[..., Any]]] = {
     "psycopg-async": (_own(ALONE["psycopg-async"]), awaited(CHARGE)),
     "sqlalchemy": (_blocking(sqlalchemy.Engine.connect, engine=True), called(TEXT)),
     "sqlalchemy-session": (_blocking(Session, engine=True), called(TEXT)),
-    "sqlalchemy-psycopg-async": (lambda uri: async_engine_of("psycopg")(uri).connect(), awaited(TEXT)),
-    "sqlalchemy-asyncpg-session": (lambda uri: AsyncSession(async_engine_of("asyncpg")(uri)), awaited(TEXT)),
+    "sqlalchemy-psycopg-async": (lambda uri: async_engine_of("psycopg", uri).connect(), awaited(TEXT)),
+    "sqlalchemy-asyncpg-session": (lambda uri: AsyncSession(async_engine_of("asyncpg", uri)), awaited(TEXT)),
     "django": (_django, djangos_own),
 }
 

@@ -10,7 +10,7 @@ HEAVY = (
     *("aiohttp", "cryptography", "django", "opentelemetry.sdk", "prometheus_client", "psycopg", "pydantic"),
     *("sqlalchemy", "structlog", "typer"),
 )
-OURS = ("surelane_service", "surelane_operator")
+OURS = ("surelane_service", "surelane_operator", "surelane_drivers")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -25,20 +25,18 @@ def test_the_client_imports_nothing_of_the_services_and_works_where_their_librar
     assert "surelane.queue" in loaded
     assert [name for name in loaded if name.startswith((*HEAVY, *OURS))] == []
     missing = f"import sys; sys.modules.update(dict.fromkeys({HEAVY!r}))"
-    names = "Continuation, Event, Job, Queue, SyncQueue"
+    names = "Continuation, Event, Job, Queue"
     ran = run(f"{missing}; from surelane import {names}; print(Queue.enqueue)")
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.slow
-def test_a_queue_over_a_synchronous_session_needs_no_greenlet() -> None:
-    """SQLAlchemy 2.1 does not bring it."""
+def test_a_connection_of_another_library_names_the_package_that_takes_it() -> None:
     ran = run(
-        "import sys; sys.modules['greenlet'] = None; from sqlalchemy import create_engine"
-        "; from sqlalchemy.orm import Session; from surelane import SyncQueue"
-        "; SyncQueue(Session(create_engine('postgresql+psycopg://nowhere/')))"
+        "import importlib.metadata, psycopg; importlib.metadata.entry_points = lambda **_: ()"
+        "; from surelane import Queue; Queue(psycopg.AsyncConnection.__new__(psycopg.AsyncConnection))"
     )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    told = "This is a psycopg connection; install surelane-drivers: pip install 'surelane[psycopg]'"
+    assert told in ran.stderr
 
 
 @pytest.mark.slow
@@ -52,6 +50,15 @@ def test_the_operator_imports_the_sdk_of_assistants_only_where_they_are_on() -> 
     )
     assert ran.stdout == "[]\n"
     assert "SURELANE_MCP needs the package mcp: pip install 'surelane-operator[mcp]'" in ran.stderr
+
+
+def test_an_option_of_an_extension_names_it() -> None:
+    ran = run(
+        "import importlib.metadata; importlib.metadata.entry_points = lambda **_: ()"
+        "; from surelane_operator.cli.command import app; app(['--shard', 'all', 'stats'])"
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "--shard needs the package surelane-shards: pip install surelane-shards" in ran.stderr
 
 
 def test_tests_of_a_team_learn_which_package_has_them() -> None:

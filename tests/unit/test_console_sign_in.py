@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_operator.console.access.sessions import Sessions, Signer
+from surelane_operator.console.access.sessions import Signer, SignInSessions
 from surelane_operator.console.access.sign_in import local_path
 
 
@@ -57,7 +57,7 @@ def test_with_a_provider_no_shared_token_signs_in_with_slack_itself() -> None:
 
 async def test_a_session_that_was_signed_out_counts_no_more() -> None:
     used, response = AsyncMock(), web.Response()
-    sessions = Sessions(Signer("a key"), used, {"viewer": "a token"}, https=False)
+    sessions = SignInSessions(Signer("a key"), used, {"viewer": "a token"}, https=False)
     await sessions.begin(Mock(cookies={}), response, "ann", "viewer")
     request = MagicMock(cookies={sessions.cookie: response.cookies[sessions.cookie].value})
     for used.is_unused.return_value in (True, False):
@@ -67,7 +67,7 @@ async def test_a_session_that_was_signed_out_counts_no_more() -> None:
 
 async def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
     response = web.Response()
-    sessions = Sessions(Signer("a key"), AsyncMock(), {"viewer": "a token"}, https=True)
+    sessions = SignInSessions(Signer("a key"), AsyncMock(), {"viewer": "a token"}, https=True)
     await sessions.begin(Mock(cookies={}), response, "ann", "viewer")
     (cookie,) = response.cookies.values()
     assert cookie.key.startswith("__Host-")

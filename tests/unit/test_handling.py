@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
+from surelane_worker import Call, Context, Event, Given, Handlers
+from surelane_worker.errors import HandlersError
 from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.shapes import StepMismatchError

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from slack_sdk.models.blocks import SectionBlock
 
-from surelane_worker import AnswerError, Context, Event, Handlers, HandlersError
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import AnswerError, HandlersError
 from surelane_worker.handling.answers import LARGEST, answer_text
 from surelane_worker.handling.attempt import Attempt, Services
 from surelane_worker.handling.registry import registered_in

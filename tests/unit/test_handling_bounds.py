@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane_service.durations import Rate, jittered, parse_rate, rate_text
-from surelane_worker import Context, Event, Handlers, HandlersError, Job, Limit
+from surelane_worker import Context, Event, Handlers, Job, Limit
+from surelane_worker.errors import HandlersError
 from surelane_worker.handling.bounds import Debounce
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import registered_in

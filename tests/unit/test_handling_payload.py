@@ -16,7 +16,8 @@ from typing_extensions import TypedDict
 
 from surelane.errors import InvalidInput
 from surelane.jobs import Job, job_text
-from surelane_worker import Context, Event, Handlers, HandlersError
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import HandlersError
 from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.registry import registered_in
 from tests.unit.test_handling import NO_CONTEXT

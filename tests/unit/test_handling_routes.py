@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from surelane_service.subscriptions import MESSAGES
-from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
+from surelane_worker import Call, Context, Event, Given, Handlers
+from surelane_worker.errors import HandlersError
 from surelane_worker.handling.handler import NO_ROUTE, Handler
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.wiring import warn_of_doubts, warn_of_untaken

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from surelane.errors import Conflict, Forbidden, InvalidInput, SchemaMissing, TransientConflict
-from surelane_ingest.app import Refused
+from surelane_ingest.app import RequestRefused
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.socket_mode import Link
 from surelane_ingest.writer import Lane, NotStored, Pending, _reason
@@ -36,7 +36,7 @@ def test_only_an_event_that_cannot_be_held_is_refused_for_good(
 async def test_an_envelope_that_may_be_stored_later_waits(status: int, acknowledged: bool) -> None:
     shared, socket = MagicMock(subscriptions=Subscriptions(frozenset())), AsyncMock()
     shared.drain.is_set.return_value = False
-    shared.taker.take = AsyncMock(side_effect=Refused(status, "not stored"))
+    shared.taker.take = AsyncMock(side_effect=RequestRefused(status, "not stored"))
     event = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "app_mention"}}
     frame = json.dumps({"type": "events_api", "envelope_id": "1", "payload": event})
     socket.__aiter__.return_value = [MagicMock(type=WSMsgType.TEXT, data=frame)]

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from surelane_operator.api.models import SearchQuery
 from surelane_operator.cli.output import ago, end, middle
-from surelane_operator.console.screen import Links
+from surelane_operator.console.screen import LinkTemplates
 from surelane_operator.mcp.tools import MOST, written
-from surelane_operator.reads.filters import Message, parts_of, read_message
+from surelane_operator.reads.filters import MessagePlace, parts_of, read_message
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -72,24 +72,26 @@ def test_a_small_answer_is_whole_and_a_large_one_says_what_is_missing() -> None:
 
 
 READ = {
-    "https://acme.slack.com/archives/C024BE91L/p1767225600000100": Message("C024BE91L", "1767225600.000100"),
-    "https://acme.slack.com/archives/C024BE91L/p1767225600000100?thread_ts=1767225500.000200&cid=C024BE91L": Message(
+    "https://acme.slack.com/archives/C024BE91L/p1767225600000100": MessagePlace(
+        "C024BE91L", "1767225600.000100"
+    ),
+    "https://a.slack.com/archives/C024BE91L/p1767225600000100?thread_ts=1767225500.000200&cid=C024BE91L": MessagePlace(
         "C024BE91L", "1767225600.000100", thread="1767225500.000200"
     ),
-    "https://app.slack.com/client/T1ACME/D024BE91L/thread/D024BE91L-1767225600.000100": Message(
+    "https://app.slack.com/client/T1ACME/D024BE91L/thread/D024BE91L-1767225600.000100": MessagePlace(
         "D024BE91L", "1767225600.000100", team="T1ACME"
     ),
-    "C024BE91L 1767225600.000100": Message("C024BE91L", "1767225600.000100"),
-    "T1ACME:C024BE91L:1767225600.000100": Message("C024BE91L", "1767225600.000100", team="T1ACME"),
+    "C024BE91L 1767225600.000100": MessagePlace("C024BE91L", "1767225600.000100"),
+    "T1ACME:C024BE91L:1767225600.000100": MessagePlace("C024BE91L", "1767225600.000100", team="T1ACME"),
 }
 
 
 def test_links_quote_what_they_are_filled_with_and_a_message_is_read_from_what_people_copy() -> None:
-    links = Links(message="https://x/{team}/{channel}/{ts}", trace="https://y/{trace_id}")
+    links = LinkTemplates(message="https://x/{team}/{channel}/{ts}", trace="https://y/{trace_id}")
     assert links.to_message("T&1", "C/1", "1.2") == "https://x/T%261/C%2F1/1.2"
     assert links.to_trace("ab") == "https://y/ab"
     assert links.to_message("T1", None, "1.2") is None
-    assert Links().to_trace("ab") is None
+    assert LinkTemplates().to_trace("ab") is None
     for text, message in READ.items():
         assert read_message(text) == message
     for text in ("Ev024BE91L", "17", "order-4711", "https://example.com/", "http://[", "C1 12"):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from surelane_dev.simulator.manifest import DOCUMENTED, manifest_of
-from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_service.subscriptions import COMMAND, EVENT_TYPES
 from surelane_worker import Handlers
 from surelane_worker.handling.registry import registered_in

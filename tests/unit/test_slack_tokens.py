@@ -15,7 +15,7 @@ from surelane.events import Event
 from surelane_service.installations import BOT, Owner, Stored
 from surelane_worker.slack import tokens as module
 from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.tokens import NotInstalledError, Refresher, Tokens, owner_of
+from surelane_worker.slack.tokens import BotTokens, NotInstalledError, Refresher, owner_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -45,12 +45,12 @@ class Store:
         values = {"bot_token": f"xoxb-{owner.identity}{'-wide' * owner.enterprise_wide}{self.suffix}"}
         return {BOT: Stored(owner, BOT, "A1", values, None, 1, NOW)}
 
-    def tokens(self) -> Tokens:
+    def tokens(self) -> BotTokens:
         return self.tokens_by(lambda token: cast("SlackClients", token))
 
-    def tokens_by(self, make: Callable[[str], SlackClients]) -> Tokens:
+    def tokens_by(self, make: Callable[[str], SlackClients]) -> BotTokens:
         stored = SimpleNamespace(await_one=self.await_one, other_reporter=self.other)
-        return Tokens(cast("Refresher", SimpleNamespace(find=self.find, installations=stored)), make)
+        return BotTokens(cast("Refresher", SimpleNamespace(find=self.find, installations=stored)), make)
 
     async def other(self, event_id: int) -> Owner | None:
         assert event_id == 1

@@ -7,7 +7,7 @@ import structlog
 
 from surelane_service import watch as watching
 from surelane_service.figures import Figures, Holder, KindFigures, Measured, bounded
-from surelane_service.probes import Bounded
+from surelane_service.probes import BoundedNames
 from surelane_service.watch import WARNED_AFTER, Watch
 
 
@@ -38,7 +38,7 @@ def test_the_largest_kinds_keep_their_names_and_the_others_share_one() -> None:
     assert bounded(kinds[:3], most=3) == kinds[:3]
     summed = bounded([*kinds, kind("other", 100, age=1.0)], most=3)
     assert [(each.kind, each.pending) for each in summed] == [("k9", 9), ("k8", 8), ("other", 128)]
-    names = Bounded(2)
+    names = BoundedNames(2)
     assert [names(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", "other", "a", "other"]
 
 

@@ -11,12 +11,7 @@ from surelane.calls import Connection
 
 OWNER = "surelane"
 GROUPS = ("agent_ingest", "agent_worker", "agent_operator", "agent_producer")
-LOGINS = {
-    "surelane_ingest": ("agent_ingest",),
-    "surelane_worker": ("agent_worker",),
-    "surelane_operator": ("agent_operator",),
-    "surelane_producer": ("agent_producer",),
-}
+LOGINS = {group.replace("agent", "surelane"): group for group in GROUPS}
 PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; ignored where the server trusts
 
 
@@ -38,10 +33,9 @@ async def create_roles(admin: Connection) -> None:
         await _create_role(admin, group, "nologin")
         await admin.execute(f"grant {group} to {OWNER} with admin option")
     await admin.execute(f"grant pg_read_all_stats to {OWNER}")  # to name the session that holds back vacuum
-    for login, groups in LOGINS.items():
+    for login, group in LOGINS.items():
         await _create_role(admin, login, f"login password '{PASSWORD}'")
-        for group in groups:
-            await admin.execute(f"grant {group} to {login}")
+        await admin.execute(f"grant {group} to {login}")
 
 
 async def _create_role(admin: Connection, role: str, options: str) -> None:

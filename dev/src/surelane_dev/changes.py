@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 from watchfiles import Change, DefaultFilter, awatch
 
@@ -34,14 +35,7 @@ async def watch(root: Path, changed: Callable[[list[str]], None]) -> None:
         folders = _folders(root)
         async with asyncio.TaskGroup() as group:
             inner = group.create_task(_report(_changes(*folders), root, changed)) if folders else None
-            async for found in awatch(
-                root,
-                watch_filter=None,
-                recursive=False,
-                step=STEP,
-                debounce=DEBOUNCE,
-                ignore_permission_denied=True,
-            ):
+            async for found in _changes(root, recursive=False, watch_filter=None):
                 code = _Code()
                 if names := sorted({path for change, path in found if code(change, path)}):
                     changed([_below(name, root) for name in names])
@@ -58,23 +52,15 @@ async def _report(
         changed(sorted({_below(path, root) for _, path in found}))
 
 
-def _changes(*folders: Path) -> AsyncIterator[set[tuple[Change, str]]]:
-    return awatch(
-        *folders,
-        watch_filter=_Code(),
-        step=STEP,
-        debounce=DEBOUNCE,
-        ignore_permission_denied=True,
-    )
+def _changes(*folders: Path, **more: Any) -> AsyncIterator[set[tuple[Change, str]]]:  # noqa: ANN401 - of watchfiles
+    usual = {"watch_filter": _Code(), "step": STEP, "debounce": DEBOUNCE, "ignore_permission_denied": True}
+    return awatch(*folders, **{**usual, **more})
 
 
 def _folders(root: Path) -> list[Path]:
     """Return the folders that may have code. One with a ``pyvenv.cfg`` is an environment."""
-    return sorted(
-        path
-        for path in root.iterdir()
-        if path.is_dir() and path.name not in IGNORED and not (path / "pyvenv.cfg").exists()
-    )
+    found = (path for path in root.iterdir() if path.is_dir() and path.name not in IGNORED)
+    return sorted(path for path in found if not (path / "pyvenv.cfg").exists())
 
 
 def _below(path: str, root: Path) -> str:

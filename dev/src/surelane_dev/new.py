@@ -3,6 +3,7 @@
 import keyword
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
@@ -16,61 +17,6 @@ KINDS = {kind: Path(__file__).parent / f"template_{kind}" for kind in ("agent", 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 30
 """The longest name, so that it fits into those of Slack's apps."""
-PARTS = {
-    "depends": "surelane-worker",
-    "attribute": "handlers",
-    "model": "",
-    "ingest": "",
-    "worker": "",
-    "demo": "",
-    "env": "",
-    "command": "/status",
-    "does": "Say how things are",
-    "scopes": "",
-    "packages": """\
-# Packages that the bot needs:
-#   USER root
-#   RUN pip --python /opt/venv/bin/python install --no-cache-dir PACKAGE==VERSION
-#   USER 65532:65532
-""",
-}
-"""What stands in the template's files for a bot without a model."""
-INSTALLED = """\
-USER root
-RUN pip --python /opt/venv/bin/python install --no-cache-dir {}
-USER 65532:65532
-"""
-OWN_PARTS = {
-    "agent": {
-        "depends": "surelane-worker[model]",
-        "model": """\
-model = "fake" # for `surelane dev` and tests; the variable SURELANE_MODEL=openai:gpt-5 names a real one
-""",
-        "worker": """\
-      SURELANE_MODEL: ${SURELANE_MODEL-}
-      OPENAI_API_KEY: ${OPENAI_API_KEY-}
-""",
-        "demo": """\
-      SURELANE_MODEL: ${SURELANE_MODEL:-fake}
-      SURELANE_MODEL_URL: ${SURELANE_MODEL_URL-http://simulator:8090/model/v1}
-""",
-        "env": """
-# The model, as provider:name, and its key: docs/agent.md of Surelane names the variables of other providers.
-SURELANE_MODEL=openai:gpt-5
-OPENAI_API_KEY=
-""",
-        "command": "/rules",
-        "does": "Show and change the rules for the agent",
-        "scopes": "\n      - users:read",
-        "packages": INSTALLED.format("'pydantic-ai-slim[mcp,openai]>=2.68,<3'"),
-    },
-    "bolt": {
-        "depends": "surelane-bolt",
-        "attribute": "app",
-        "packages": INSTALLED.format("'slack-bolt>=1.21.3,<1.31'"),
-    },
-}
-"""What differs from them in an agent and in a Bolt app."""
 TAKEN = ("service", "ingest", "worker", "operator", "telemetry")
 """Whose settings Compose takes from ``.env``: by the names in this repository's own files, to which a link leads."""
 RENAMED = {name: f".{name}" for name in ("gitignore", "dockerignore", "env.example")}
@@ -117,15 +63,15 @@ def _names(target: Path) -> tuple[str, str]:
 
 def _files(name: str, package: str, kind: str) -> Iterator[tuple[Path, str]]:
     """Return each file with its text. Names are filled into ``.txt``; ``.raw`` is written as it is."""
-    given = {"name": name, "package": package, "version": __version__, **PARTS, **OWN_PARTS.get(kind, {})}
+    parts = tomllib.loads((TEMPLATE / "parts.toml").read_text(encoding="utf-8"))
+    given = {"name": name, "package": package, "version": __version__, **parts, **parts.get(kind, {})}
+    named = {"package": package, **RENAMED}
     for file in sorted((*TEMPLATE.rglob("*.txt"), *TEMPLATE.rglob("*.raw"))):
         path = file.relative_to(TEMPLATE)
-        parts = [
-            package if part == "package" else RENAMED.get(part, part) for part in path.with_suffix("").parts
-        ]
         source = KINDS[kind] / path if kind and (KINDS[kind] / path).exists() else file
         text = source.read_text(encoding="utf-8")
-        yield Path(*parts), text if file.suffix == ".raw" else Template(text).substitute(given)
+        written = text if file.suffix == ".raw" else Template(text).substitute(given)
+        yield Path(*(named.get(part, part) for part in path.with_suffix("").parts)), written
     for service in TAKEN:
         path = Path("compose", f"{service}.env")
         yield path, (TEMPLATE / path).read_text(encoding="utf-8")

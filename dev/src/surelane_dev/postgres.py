@@ -24,7 +24,7 @@ from surelane_dev.data_directory import (
     socket_directory,
     status,
 )
-from surelane_dev.processes import Child, OnLine
+from surelane_dev.processes import ChildProcess, OnLine
 
 SUPERUSER = "postgres"
 START_WITHIN = 60.0  # seconds; after a kill, a server replays its log first
@@ -47,21 +47,17 @@ class Postgres:
     uri: str
     """The superuser's URI."""
 
-    child: Child
+    child: ChildProcess
 
 
 @asynccontextmanager
 async def embedded(
     directory: Path, *, on_line: OnLine, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Postgres]:
-    """Run a server on ``directory`` for the length of the block.
+    """Run a server for the length of the block. Stop a server whose owner was killed first.
 
-    Make the directory if it is missing, and keep its data. Stop a server whose owner was killed first.
-
-    Args:
-        directory: the parent of the data directories, one per major version of PostgreSQL.
-        on_line: receives the server's log.
-        settings: further settings of ``postgresql.conf``; they override ours.
+    ``directory``: the parent of the data directories, one per major version of PostgreSQL. ``on_line`` gets the log.
+    ``settings`` of ``postgresql.conf`` override ours.
 
     Raises:
         PostgresError: another process uses the directory, or the server does not start.
@@ -92,7 +88,7 @@ async def _create(data: Path, user: int | None, *, durable: bool) -> None:
     locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-instructions")
     sync = () if durable else ("--no-sync",)
     output: list[str] = []
-    child = await Child.start("initdb", *command, *locale, *sync, on_line=output.append, user=user)
+    child = await ChildProcess.start("initdb", *command, *locale, *sync, on_line=output.append, user=user)
     try:
         code = await child.wait()
     finally:
@@ -105,7 +101,7 @@ async def _create(data: Path, user: int | None, *, durable: bool) -> None:
 @asynccontextmanager
 async def _running(
     data: Path, settings: Mapping[str, str], user: int | None, on_line: OnLine
-) -> AsyncIterator[Child]:
+) -> AsyncIterator[ChildProcess]:
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     command: list[str | Path] = [program("postgres"), "-D", data, *options]
 
@@ -113,18 +109,17 @@ async def _running(
         if not line.startswith("LOG:"):  # a start or stop logs five such lines
             on_line(line)
 
-    child = await Child.start(
+    child = await ChildProcess.start(
         "postgres", *command, on_line=complain, user=user, orphaned=signal.SIGINT, killed_by=signal.SIGQUIT
     )
     try:
         yield child
     finally:
-        await child.stop(
-            signal.SIGINT, STOP_WITHIN
-        )  # "fast" shutdown: ends the sessions and writes a checkpoint
+        # "fast" shutdown: ends the sessions and writes a checkpoint
+        await child.stop(signal.SIGINT, STOP_WITHIN)
 
 
-async def _accepting(server: Child, data: Path) -> None:
+async def _accepting(server: ChildProcess, data: Path) -> None:
     """Wait until the pid file says that the server takes connections. Trying to connect would fill its log."""
     async with asyncio.timeout(START_WITHIN):
         while server.exit_code is None:

@@ -15,10 +15,10 @@ LONGEST_LINE = 2**20
 OnLine = Callable[[str], None]
 
 
-class Child:
+class ChildProcess:
     """A running child process. A callback gets its output line by line."""
 
-    running: ClassVar[set["Child"]] = set()
+    running: ClassVar[set["ChildProcess"]] = set()
     """All children that still run."""
 
     def __init__(
@@ -42,18 +42,15 @@ class Child:
         killed_by: signal.Signals = signal.SIGKILL,
         fed: bool = False,
         where: Path | None = None,
-    ) -> "Child":
+    ) -> "ChildProcess":
         """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
 
         Args:
-            name: its name in messages.
-            command: the program and its arguments.
             on_line: receives standard output and standard error, without line ends.
-            env: the whole environment; ``None`` means ours.
+            env: the whole environment; ``None`` means ours. ``where``: the working directory, in the same way.
             user: the uid (and gid) to run as, for a parent that is root.
             orphaned: the signal that it gets if we are killed before we stop it (Linux only).
             killed_by: the signal that ends it at once; not SIGKILL if that would leave things behind.
-            where: the working directory; ``None`` means ours.
             fed: whether standard input takes one line, by ``feed``. It is empty otherwise.
         """
         leash = (sys.executable, "-IS", LEASH, str(int(orphaned)), str(os.getpid()), str(user or ""))

@@ -28,12 +28,8 @@ class Project:
     @property
     def settings(self) -> dict[str, str]:
         """The variables that name them. Those of the environment win over the project's."""
-        manifest = str(self.manifest) if self.manifest else None
-        given = {
-            "SURELANE_HANDLERS": self.handlers,
-            "SURELANE_SIMULATOR_MANIFEST": manifest,
-            "SURELANE_MODEL": self.model,
-        }
+        given = {"SURELANE_HANDLERS": self.handlers, "SURELANE_MODEL": self.model}
+        given["SURELANE_SIMULATOR_MANIFEST"] = str(self.manifest) if self.manifest else None
         return {name: found for name, value in given.items() if (found := os.environ.get(name) or value)}
 
     @property
@@ -60,11 +56,10 @@ def find_project(start: Path) -> Project:
     for directory in (start, *start.parents):
         path = directory / "pyproject.toml"
         if path.is_file() and (table := _table(path)) is not None:
-            if unknown := table.keys() - {"handlers", "manifest", "model"}:
-                raise SettingsError(
-                    f"{path}: [tool.surelane] knows handlers, manifest and model, not {min(unknown)}"
-                )
             names = ("handlers", "manifest", "model")
+            if unknown := table.keys() - set(names):
+                known = "knows handlers, manifest and model"
+                raise SettingsError(f"{path}: [tool.surelane] {known}, not {min(unknown)}")
             handlers, manifest, model = (_text(path, table, name) for name in names)
             return Project(directory, handlers, directory / manifest if manifest else None, model)
     return Project(start)

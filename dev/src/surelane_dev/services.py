@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from surelane_dev.accounts import uri_of
+from surelane_dev.accounts import OWNER, uri_of
 from surelane_dev.data_directory import program
 from surelane_dev.dev_settings import DevSettings
 from surelane_dev.project import Project
@@ -44,12 +44,8 @@ class Databases:
     @classmethod
     def embedded(cls, superuser: str) -> "Databases":
         """Return a role per program, as in production."""
-        return cls(
-            owner=uri_of(superuser, role="surelane", database=DATABASE),
-            ingest=uri_of(superuser, role="surelane_ingest", database=DATABASE),
-            operator=uri_of(superuser, role="surelane_operator", database=DATABASE),
-            worker=uri_of(superuser, role="surelane_worker", database=DATABASE),
-        )
+        roles = (OWNER, "surelane_ingest", "surelane_operator", "surelane_worker")
+        return cls(*(uri_of(superuser, role=role, database=DATABASE) for role in roles))
 
     @classmethod
     def given(cls, uri: str) -> "Databases":
@@ -105,12 +101,20 @@ def services(
     posting = DEMO_SIGNING_SECRET in shared.get("SLACK_SIGNING_SECRET", "").split(",")
     database = {name: shared[name] for name in shared if name.startswith("PG")}
     database["SURELANE_OPERATOR_DATABASE_URL"] = databases.operator
+    public = {name: value for name, value in shared.items() if name.startswith(SIMULATOR_READS)}
+    page = f"{at}:{ports['operator']}"
+
+    def one(of: str, port: str, environment: Mapping[str, str], **variables: str) -> Start:
+        private = {"DATABASE_URL": getattr(databases, of), "SURELANE_PRIVATE_PORT": str(ports[port])}
+        return Start({**environment, **private, **variables}, f"{at}:{ports[port]}/readyz")
+
+    theirs = {"SURELANE_HANDLERS": DEMONSTRATION, "SURELANE_CONSOLE_URL": page, **shared}
     return {
         "simulator": Start(
             {
                 "SURELANE_INGEST_URL": f"{at}:{ports['ingest']}",
                 "SURELANE_SIMULATOR_URL": simulator,
-                **{name: value for name, value in shared.items() if name.startswith(SIMULATOR_READS)},
+                **public,
                 "SURELANE_HOST": settings.host,
                 "SURELANE_SIMULATOR_PORT": str(ports["simulator"]),
                 "SURELANE_SIMULATOR_POSTING": "on" if posting else "off",
@@ -118,34 +122,9 @@ def services(
             },
             f"{simulator}/readyz",
         ),
-        "ingest": Start(
-            {
-                **shared,
-                "DATABASE_URL": databases.ingest,
-                "SURELANE_PORT": str(ports["ingest"]),
-                "SURELANE_PRIVATE_PORT": str(ports["ingest_private"]),
-            },
-            f"{at}:{ports['ingest_private']}/readyz",
-        ),
-        "operator": Start(
-            {
-                **operators,
-                **shared,
-                "DATABASE_URL": databases.operator,
-                "SURELANE_PRIVATE_PORT": str(ports["operator"]),
-            },
-            f"{at}:{ports['operator']}/readyz",
-        ),
-        "worker": Start(
-            {
-                "SURELANE_HANDLERS": DEMONSTRATION,
-                "SURELANE_CONSOLE_URL": f"{at}:{ports['operator']}",
-                **shared,
-                "DATABASE_URL": databases.worker,
-                "SURELANE_PRIVATE_PORT": str(ports["worker_private"]),
-            },
-            f"{at}:{ports['worker_private']}/readyz",
-        ),
+        "ingest": one("ingest", "ingest_private", shared, SURELANE_PORT=str(ports["ingest"])),
+        "operator": one("operator", "operator", {**operators, **shared}),
+        "worker": one("worker", "worker_private", theirs),
     }
 
 
@@ -161,18 +140,15 @@ def simulated() -> bool:
 
 def set_aside() -> list[str]:
     """Return a message for each kind of variable that is not used."""
-    messages = []
-    if simulated() and (
-        given := [name for name in SLACK_SECRETS if _is_real(name, os.environ.get(name) or None)]
-    ):
-        real = "set SLACK_API_URL=https://slack.com/api/ for the real Slack"
-        messages.append(
-            f"not used, because the simulator stands in Slack's place: {', '.join(given)}; {real}"
-        )
-    if given := [name for name in DATABASE_URLS if os.environ.get(name)]:
-        own = "SURELANE_DEV_DATABASE_URL names a database of yours to develop with"
-        messages.append(f"not used, because it may be a deployment's: {', '.join(given)}; {own}")
-    return messages
+    real = [name for name in SLACK_SECRETS if _is_real(name, os.environ.get(name) or None)]
+    of_slack = (
+        "the simulator stands in Slack's place",
+        "set SLACK_API_URL=https://slack.com/api/ for the real Slack",
+    )
+    given = [name for name in DATABASE_URLS if os.environ.get(name)]
+    own = "it may be a deployment's", "SURELANE_DEV_DATABASE_URL names a database of yours to develop with"
+    unused = ((real if simulated() else [], *of_slack), (given, *own))
+    return [f"not used, because {why}: {', '.join(names)}; {how}" for names, why, how in unused if names]
 
 
 def where_to_look(
@@ -183,54 +159,38 @@ def where_to_look(
     missing: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the lines that greet a newcomer. The last ones say which services are ``missing``, and why."""
-    at = settings.url
+    at, token = settings.url, os.environ.get("SURELANE_API_TOKEN")
     client = "psql" if shutil.which("psql") else program("psql")
-    opened = (
-        "yours, by SURELANE_DEV_DATABASE_URL" if settings.database_url else f"{client} '{databases.owner}'"
-    )
-    handlers = project.settings.get(
-        "SURELANE_HANDLERS", "those of the demonstration; write your own with: surelane new"
-    )
-    public = simulated() and settings.is_local and not os.environ.get("SURELANE_API_TOKEN")
-    token = f" (token {DEMO_API_TOKEN})" if public else ""
-    private = f"{at}:{ports['operator']}"
-    addresses = {
-        "ingest": f"{at}:{ports['ingest_private']}",
-        "operator": private,
-        "worker": f"{at}:{ports['worker_private']}",
-    }
-    signs_in = os.environ.get("SURELANE_API_TOKEN") or (DEMO_API_TOKEN if public else None)
-    page = [f"  operator's page  {sign_in_link(private, signs_in)}"] if signs_in else []
-    bearer = (
-        DEMO_API_TOKEN if public else "$SURELANE_API_TOKEN" if os.environ.get("SURELANE_API_TOKEN") else None
-    )
-    if bearer:
-        page.append(
-            f"  assistants       MCP at {private}/mcp, with the header Authorization: Bearer {bearer}"
-        )
+    yours = "yours, by SURELANE_DEV_DATABASE_URL"
+    opened = yours if settings.database_url else f"{client} '{databases.owner}'"
+    own = "those of the demonstration; write your own with: surelane new"
+    public = simulated() and settings.is_local and not token
+    page = f"{at}:{ports['operator']}"
+    addresses = {"ingest": "ingest_private", "operator": "operator", "worker": "worker_private"}
+    private = ", ".join(f"{name} {at}:{ports[port]}/" for name, port in addresses.items())
     secret = os.environ.get("SLACK_CLIENT_SECRET") or ""
     aside = simulated() and _is_real("SLACK_CLIENT_SECRET", secret)
-    installs = os.environ.get("SLACK_CLIENT_ID") and secret and not aside
-    install = [f"  install the app  {at}:{ports['ingest']}/slack/install"] if installs else []
-    lacks = [
-        f"No message is answered: the {name} did not start: {why}. Its log is above."
-        for name, why in (missing or {}).items()
-    ]
-    socket = simulated() and os.environ.get("SLACK_APP_TOKEN") == DEMO_APP_TOKEN
-    by_socket = (
-        ["  Socket Mode      ingest is connected to the simulator, which posts nothing"] if socket else []
-    )
+    lines = {"talk to the bot": f"{at}:{ports['simulator']}/"}
+    if os.environ.get("SLACK_CLIENT_ID") and secret and not aside:
+        lines["install the app"] = f"{at}:{ports['ingest']}/slack/install"
+    lines |= {"handlers": project.settings.get("SURELANE_HANDLERS", own)}
+    lines["ingest"] = f"{at}:{ports['ingest']}/slack/events"
+    if simulated() and os.environ.get("SLACK_APP_TOKEN") == DEMO_APP_TOKEN:
+        lines["Socket Mode"] = "ingest is connected to the simulator, which posts nothing"
+    if signs_in := token or (DEMO_API_TOKEN if public else None):
+        bearer = DEMO_API_TOKEN if public else "$SURELANE_API_TOKEN"
+        lines["operator's page"] = sign_in_link(page, signs_in)
+        lines["assistants"] = f"MCP at {page}/mcp, with the header Authorization: Bearer {bearer}"
+    shown = f" (token {DEMO_API_TOKEN})" if public else ""
+    lines["operator's API"] = f"{page}/v1/jobs{shown}; or the command: surelane events list"
+    lines |= {"private ports": private, "database": opened}
     return [
         "",
         "Surelane is not up yet. Ctrl-C ends it." if missing else "Surelane is up. Ctrl-C ends it.",
-        f"  talk to the bot  {at}:{ports['simulator']}/",
-        *install,
-        f"  handlers         {handlers}",
-        f"  ingest           {at}:{ports['ingest']}/slack/events",
-        *by_socket,
-        *page,
-        f"  operator's API   {private}/v1/jobs{token}; or the command: surelane events list",
-        "  private ports    " + ", ".join(f"{name} {address}/" for name, address in addresses.items()),
-        f"  database         {opened}",
-        *(lacks or [""]),
+        *(f"  {name:<15}  {said}" for name, said in lines.items()),
+        *(
+            f"No message is answered: the {name} did not start: {why}. Its log is above."
+            for name, why in (missing or {}).items()
+        ),
+        *([] if missing else [""]),
     ]

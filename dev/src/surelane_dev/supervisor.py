@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import aiohttp
@@ -20,7 +20,7 @@ import aiohttp
 from surelane.errors import SurelaneError
 from surelane_dev.front import Front
 from surelane_dev.output import Output
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from surelane_service.lifecycle import EXIT_SETTINGS
 
 FIRST_PAUSE = 0.5
@@ -45,43 +45,33 @@ class Start:
     ready: str
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Keep one service running."""
 
-    def __init__(
-        self,
-        name: str,
-        before: Mapping[str, str],
-        within: float,
-        output: Output,
-        news: asyncio.Event,
-        front: Front | None = None,
-    ) -> None:
-        """Take what a service needs.
-
-        Args:
-            name: the service's, one of ``program.MODULES``.
-            before: the environment of a spare, which has no secret that the service must not have.
-            within: seconds until a process that got SIGTERM is killed.
-            output: shows its lines.
-            news: is set when a process of it is ready, or did not start.
-            front: the port that stays when the process changes.
-        """
-        self.name = name
-        self.settled = asyncio.Event()
-        """Set when it runs, or when it did not start."""
-        self.problem: str | None = None
-        """Why no process of it runs, although it was started."""
-        self._before = {**before, "PYTHONUNBUFFERED": "1"}
-        self._within = within
-        self._output, self._news, self._front, self._last = output, news, front, ""
-        self._spare: Child | None = None
-        self._child: Child | None = None
-        self._how: Start | None = None
-        self._running: set[Child] = set()
-        self._changed = asyncio.Event()
-        self._files: list[str] = []
-        self._retiring: set[asyncio.Task[int]] = set()
+    name: str
+    """The service's, one of ``program.MODULES``."""
+    before: Mapping[str, str]
+    """The environment of a spare, which has no secret that the service must not have."""
+    within: float
+    """Seconds until a process that got SIGTERM is killed."""
+    output: Output
+    news: asyncio.Event
+    """Is set when a process of it is ready, or did not start."""
+    front: Front | None = None
+    """The port that stays when the process changes."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it runs, or when it did not start."""
+    problem: str | None = None
+    """Why no process of it runs, although it was started."""
+    _last: str = ""
+    _spare: ChildProcess | None = None
+    _child: ChildProcess | None = None
+    _how: Start | None = None
+    _running: set[ChildProcess] = field(default_factory=set)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _files: list[str] = field(default_factory=list)
+    _retiring: set[asyncio.Task[int]] = field(default_factory=set)
 
     @property
     def runs(self) -> bool:
@@ -92,20 +82,19 @@ class Supervisor:
         """Start a spare process, unless there is one."""
         if self._spare is None or self._spare.exit_code is not None:
             command = (sys.executable, "-m", "surelane_dev.program", self.name)
-            self._spare = await Child.start(
-                self.name, *command, env=self._before, on_line=self._show, fed=True
-            )
+            env = {**self.before, "PYTHONUNBUFFERED": "1"}
+            self._spare = await ChildProcess.start(self.name, *command, env=env, on_line=self._show, fed=True)
 
     def _show(self, line: str) -> None:
         self._last = line if line.strip() else self._last
-        self._output.of(self.name)(line)
+        self.output.of(self.name)(line)
 
     def _failed(self) -> str:
         """Note why it did not start: the last line that it wrote."""
-        why = self._output.readable(self._last).strip().splitlines()
+        why = self.output.readable(self._last).strip().splitlines()
         self.problem = why[-1].strip().rstrip(".") if why else "it wrote nothing"
         self.settled.set()
-        self._news.set()
+        self.news.set()
         return self.problem
 
     def changed(self, files: list[str]) -> None:
@@ -114,14 +103,9 @@ class Supervisor:
         self._changed.set()
 
     async def run(self, start: Callable[[], Start], *, watched: bool) -> None:
-        """Keep it running until this is cancelled.
+        """Keep it running until this is cancelled. ``start`` returns how to start the next process.
 
-        Args:
-            start: returns how to start the next process.
-            watched: whether changes of its code are reported, so that code that cannot be used is worth a wait.
-
-        Raises:
-            ServiceError: its settings cannot be used, and it is not watched.
+        ``watched``: changes of its code are reported, so code that cannot be used is worth a wait, and no ServiceError.
         """
         pause = FIRST_PAUSE
         while True:
@@ -138,10 +122,10 @@ class Supervisor:
                 await self._replace(child, how)
                 if files:
                     took = time.monotonic() - began
-                    self._output.say(f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])}")
+                    self.output.say(f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])}")
                 self.problem = None
                 self.settled.set()
-                self._news.set()
+                self.news.set()
                 if watched:
                     await self.prepare()
                 await self._end_or_change(child)
@@ -156,7 +140,7 @@ class Supervisor:
                 continue
             why = "" if child is self._child else f": {self._failed()}"
             pause = FIRST_PAUSE if time.monotonic() - began > STEADY else pause
-            self._output.say(f"{self.name} ended with code {code}{why}; it starts again in {pause:g} s")
+            self.output.say(f"{self.name} ended with code {code}{why}; it starts again in {pause:g} s")
             await self._pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -169,7 +153,7 @@ class Supervisor:
             self._retire(child)
         await asyncio.gather(*self._retiring)
 
-    async def _begin(self, how: Start) -> Child:
+    async def _begin(self, how: Start) -> ChildProcess:
         await self.prepare()
         child, self._spare = self._spare, None
         assert child is not None  # noqa: S101 - it was just prepared
@@ -177,16 +161,16 @@ class Supervisor:
         child.feed(json.dumps(dict(how.environment)))
         return child
 
-    async def _came_up(self, child: Child, how: Start) -> bool:
+    async def _came_up(self, child: ChildProcess, how: Start) -> bool:
         """Wait until a process is ready, ends, or is out of date. Return whether it is ready."""
-        waiting = asyncio.create_task(_ready(self.name, how, self._output.say))
+        waiting = asyncio.create_task(_ready(self.name, how, self.output.say))
         try:
             await self._end_or_change(child, waiting)
             return waiting.done() and child.exit_code is None
         finally:
             waiting.cancel()
 
-    async def _end_or_change(self, child: Child, *others: "asyncio.Task[None]") -> None:
+    async def _end_or_change(self, child: ChildProcess, *others: "asyncio.Task[None]") -> None:
         """Wait until a process ends, its code changes, or another task ends."""
         waits = {asyncio.create_task(child.wait()), asyncio.create_task(self._changed.wait())}
         try:
@@ -196,16 +180,12 @@ class Supervisor:
                 wait.cancel()
 
     async def _stay(self, *, watched: bool = True) -> None:
-        """Wait for other code, with the old process if there is one.
-
-        Raises:
-            ServiceError: its code is not watched.
-        """
+        """Wait for other code, with the old process if there is one. Raises ServiceError: its code is not watched."""
         if not watched:
             raise ServiceError(f"{self.name} did not start: {self._failed()}; ending the rest")
         old = self._child if self._child is not None and self._child.exit_code is None else None
         stays = "the earlier code stays in use" if old else "nothing runs"
-        self._output.say(f"{self.name} did not start: {self._failed()}; {stays} until you save a change")
+        self.output.say(f"{self.name} did not start: {self._failed()}; {stays} until you save a change")
         await self.prepare()
         if old is not None:
             await self._end_or_change(old)
@@ -218,21 +198,21 @@ class Supervisor:
         except TimeoutError:
             return
 
-    async def _replace(self, child: Child, how: Start) -> None:
+    async def _replace(self, child: ChildProcess, how: Start) -> None:
         """Make this process the current one, and wait until the old one takes no more."""
         old, before = self._child, self._how
         self._child, self._how = child, how
-        if self._front is not None:
-            self._front.behind = how.ready
+        if self.front is not None:
+            self.front.behind = how.ready
         if old is not None and before is not None and old.exit_code is None:
             self._retire(old)
             await asyncio.sleep(0)  # the signal is sent
             await _unready(before)
 
-    def _retire(self, child: Child) -> None:
+    def _retire(self, child: ChildProcess) -> None:
         """Let a process drain in the background."""
         self._running.discard(child)
-        task = asyncio.create_task(child.stop(signal.SIGTERM, self._within))
+        task = asyncio.create_task(child.stop(signal.SIGTERM, self.within))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 

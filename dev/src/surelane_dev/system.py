@@ -22,7 +22,7 @@ from surelane_dev.front import Front
 from surelane_dev.output import Output
 from surelane_dev.ports import Wanted, choose
 from surelane_dev.postgres import embedded
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
 from surelane_dev.services import (
@@ -117,7 +117,7 @@ async def _until_signal(output: Output) -> int:
             task.cancel()
         elif number == signal.SIGINT:
             forced = True
-            for child in list(Child.running):
+            for child in list(ChildProcess.running):
                 child.kill()
 
     for number in SIGNALS:
@@ -135,17 +135,10 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
     drain, front, news = settings.drain_timeout.total_seconds() + GRACE, Front(), asyncio.Event()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(front.serving(settings.host, ports["worker_private"]))
-        kept = {
-            name: Supervisor(
-                name,
-                before(name),
-                GRACE if name == "simulator" else drain,
-                output,
-                news,
-                front if name == "worker" else None,
-            )
-            for name in MODULES
-        }
+        kept: dict[str, Supervisor] = {}
+        for name in MODULES:
+            within, port = GRACE if name == "simulator" else drain, front if name == "worker" else None
+            kept[name] = Supervisor(name, before(name), within, output, news, port)
         for each in kept.values():
             stack.push_async_callback(each.stop)
             await each.prepare()
@@ -167,10 +160,7 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
         async with _staying_up(
             *(_watch(child) for child in postgres),
             *(
-                each.run(
-                    partial(start, name),
-                    watched=name == "worker" and project.is_a_teams,
-                )
+                each.run(partial(start, name), watched=name == "worker" and project.is_a_teams)
                 for name, each in kept.items()
             ),
             *([watch(project.root, kept["worker"].changed)] if project.is_a_teams else []),
@@ -179,9 +169,8 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
             while True:
                 for each in kept.values():
                     await each.settled.wait()
-                missing = {
-                    name: each.problem for name, each in kept.items() if each.problem and not each.runs
-                }
+                lacking = [each for each in kept.values() if each.problem and not each.runs]
+                missing = {each.name: each.problem or "" for each in lacking}
                 if missing != shown:
                     output.say(*where_to_look(settings, project, ports, databases, missing))
                 shown = missing
@@ -200,10 +189,7 @@ def _free(settings: DevSettings) -> int:
 
 @contextmanager
 def _for_the_command(settings: DevSettings, project: Project, databases: Databases) -> Iterator[None]:
-    """Tell the command ``surelane``, for the length of the block, where the embedded database is.
-
-    It gets the event types of the manifest, too.
-    """
+    """Tell the command ``surelane`` in the block where the embedded database is, and the manifest's event types."""
     if settings.database_url is not None:
         yield
         return
@@ -233,7 +219,7 @@ def _ports(settings: DevSettings, output: Output) -> dict[str, int]:
 @asynccontextmanager
 async def _database(
     settings: DevSettings, output: Output
-) -> AsyncIterator[tuple[Databases, tuple[Child, ...]]]:
+) -> AsyncIterator[tuple[Databases, tuple[ChildProcess, ...]]]:
     """Yield the database of the settings, or the embedded one with its process."""
     if settings.database_url is not None:
         yield Databases.given(settings.database_url.get_secret_value()), ()
@@ -246,13 +232,9 @@ async def _database(
 async def _migrate(uri: str, output: Output, *, again: bool) -> None:
     """Bring the schema up, in this process: an interpreter of its own would take half a second more.
 
-    Show the list of scripts only if one failed.
-
-    Raises:
-        DevError: the migrations failed.
+    Show the list of scripts only if one failed, which raises DevError.
     """
-    lines: list[str] = []
-    say = output.of("migrate")
+    lines, say = list[str](), output.of("migrate")
     try:
         locks = load_lock_settings()
         migration = Migration(discover(PACKAGED), locks=locks, again=again, report=lines.append)
@@ -263,18 +245,14 @@ async def _migrate(uri: str, output: Output, *, again: bool) -> None:
         raise DevError(f"the migrations ended with code {error.exit_code}") from None
 
 
-async def _watch(child: Child) -> None:
+async def _watch(child: ChildProcess) -> None:
     code = await child.wait()
     raise DevError(f"{child.name} ended with code {code}; ending the rest")
 
 
 @asynccontextmanager
 async def _staying_up(*duties: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run duties in the block and after it, until one fails.
-
-    Raises:
-        SurelaneError: of the first duty that failed.
-    """
+    """Run duties in the block and after it, until one fails. Raises SurelaneError: of the first duty that failed."""
     try:
         async with asyncio.TaskGroup() as group:
             for duty in duties:

@@ -11,7 +11,7 @@ from surelane_dev.simulator import interactions
 from surelane_dev.testing.bolt import in_place_of_slack
 from surelane_dev.testing.bot import running_slack
 from surelane_dev.testing.database import CLOCK, connected
-from surelane_dev.testing.database import Server as TestServer
+from surelane_dev.testing.database import PostgresServer as TestServer
 from surelane_worker import Handlers
 from tests.databases import Server
 

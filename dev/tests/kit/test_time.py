@@ -8,7 +8,8 @@ import pytest
 
 from surelane.testing import Bot
 from surelane_dev.testing.database import connected
-from surelane_worker import ChildError, Context, Event, Handlers
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.errors import ChildError
 
 calls: list[str] = []
 done: list[Any] = []

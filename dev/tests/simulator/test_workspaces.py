@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl
 import aiohttp
 import pytest
 
-from surelane_dev.simulator.installs import Asked
-from surelane_dev.simulator.posting.payloads import action_payload, view_payload
+from surelane_dev.simulator.installs import AuthorizeRequest
+from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
@@ -44,7 +44,9 @@ class Slack:
 
     async def install(self, team: str, *, wide: bool = False, scopes: str = "chat:write") -> dict[str, Any]:
         installs = self.simulator.installs
-        code = installs.approve(Asked("http://127.0.0.1/", scopes), installs.workspaces[team], wide=wide)
+        code = installs.approve(
+            AuthorizeRequest("http://127.0.0.1/", scopes), installs.workspaces[team], wide=wide
+        )
         return await self.call("oauth.v2.access", code=code, **APP)
 
     async def post(self, token: str, team: str) -> str:
@@ -187,12 +189,12 @@ async def test_a_message_of_a_shared_channel_is_sent_for_each_workspace_with_the
     assert len(channel.replies(message.ts)) == 2
     # A person of another organization acts with the team of that organization, in messages and in views.
     sarah = next(iter(bakery.users.values()))
-    near = slack.simulator.interactions
+    payloads = Payloads(east, slack.simulator.interactions, sarah)
     modal = {"type": "modal", "title": {"type": "plain_text", "text": "x"}, "blocks": []}
     opened = placed(east, checked(modal, "modal"))
     acted = [
-        action_payload(east, near, message=channel.replies(message.ts)[0], user=sarah, action={}),
-        view_payload(east, near, kind="view_submission", view=opened, user=sarah),
+        payloads.action(channel.replies(message.ts)[0], {}, {}),
+        payloads.view("view_submission", opened),
     ]
     assert [(each["team"]["id"], each["user"]["team_id"]) for each in acted] == [(BAKERY, BAKERY)] * 2
     assert acted[0]["message"]["bot_profile"]["team_id"] == acted[1]["view"]["app_installed_team_id"] == EAST

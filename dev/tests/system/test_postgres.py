@@ -9,7 +9,7 @@ import pytest
 
 from surelane_dev.data_directory import MAJOR, PostgresError, program, server_user, status
 from surelane_dev.postgres import embedded
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from tests.databases import CRASHABLE
 from tests.processes import until
 
@@ -37,7 +37,7 @@ async def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_server_left_running_is_stopped_first(made: Path) -> None:
     data = made / MAJOR
     options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={data}")
-    leftover = await Child.start(
+    leftover = await ChildProcess.start(
         "leftover", program("postgres"), "-D", data, *options, on_line=print, user=server_user(made)
     )
     await until(lambda: status(data) == "ready", within=300, what="the server to be left over")

@@ -14,7 +14,7 @@ import aiohttp
 import asyncpg
 import psutil  # type: ignore[import-untyped]
 
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 from surelane_dev.simulator.client import SimulatorClient
 from tests.processes import clean_environment, free_port, until
 from tests.scenario import System
@@ -28,7 +28,7 @@ PORTS = [f"SURELANE_{name}PORT" for name in ("", "PRIVATE_", "OPERATOR_", "WORKE
 class Up:
     """A running `surelane dev`."""
 
-    child: Child
+    child: ChildProcess
     output: list[str]
     family: list[psutil.Process] = field(default_factory=list)
     """All its processes once it was up, itself included."""
@@ -124,7 +124,7 @@ async def up(
         output.append(line)
         print(line)
 
-    child = await Child.start(
+    child = await ChildProcess.start(
         "up",
         *(python, "-m", "surelane_operator.cli", "dev", *options),
         env={**clean_environment(), **ports, "SURELANE_DATA_DIR": str(data), **(env or {})},

@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from surelane_dev.output import Output
-from surelane_dev.processes import LONGEST_LINE, Child
+from surelane_dev.processes import LONGEST_LINE, ChildProcess
 from tests.processes import until
 
 DEAF = """
@@ -22,17 +22,17 @@ time.sleep(600)
 """
 PARENT = """
 import asyncio, sys
-from surelane_dev.processes import Child
+from surelane_dev.processes import ChildProcess
 async def main():
-    child = await Child.start("child", sys.executable, "-c", "import time; time.sleep(600)", on_line=print)
+    child = await ChildProcess.start("child", sys.executable, "-c", "import time; time.sleep(600)", on_line=print)
     print(child.process.pid, flush=True)
     await child.wait()
 asyncio.run(main())
 """
 
 
-async def start(code: str, lines: list[str]) -> Child:
-    return await Child.start("child", sys.executable, "-c", code, on_line=lines.append)
+async def start(code: str, lines: list[str]) -> ChildProcess:
+    return await ChildProcess.start("child", sys.executable, "-c", code, on_line=lines.append)
 
 
 async def test_lines_of_both_streams_arrive_and_one_too_long_does_not_end_the_reading() -> None:

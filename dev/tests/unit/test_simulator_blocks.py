@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from surelane_dev.simulator.state import EMAIL, NUMBER, REQUIRED, URL, NotOfferedError, mistakes, state_of
-from surelane_dev.simulator.workspace.block_check import view_problems
-from surelane_dev.simulator.workspace.block_kit import BLOCKS, ELEMENTS, Kind
-from surelane_dev.simulator.workspace.blocks import identified
+from surelane_dev.simulator.workspace.block_kit import BLOCKS, ELEMENTS
+from surelane_dev.simulator.workspace.block_rules import Fields
+from surelane_dev.simulator.workspace.blocks import identified, view_problems
 from surelane_dev.simulator.workspace.data_blocks import BadBlocksError
 from surelane_dev.simulator.workspace.model import JSON
 
@@ -246,7 +246,7 @@ def below(model: type[Any]) -> list[type[Any]]:
 
 
 @pytest.mark.parametrize(("base", "kinds"), [("Block", BLOCKS), ("BlockElement", ELEMENTS)])
-def test_the_rules_have_each_field_that_slacks_library_sends(base: str, kinds: dict[str, Kind]) -> None:
+def test_the_rules_have_each_field_that_slacks_library_sends(base: str, kinds: dict[str, Fields]) -> None:
     from slack_sdk.models import blocks  # noqa: PLC0415 - slow to import
 
     compared = 0

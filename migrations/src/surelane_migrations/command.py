@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from surelane_migrations.common.connecting import UNVERIFIED, DatabaseUriError, unverified
-from surelane_migrations.common.needs import Answer, answered
+from surelane_migrations.common.needs import NeedState, answered
 from surelane_migrations.database import Connection, connected, read_facts
 from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
 from surelane_migrations.files import PACKAGED, discover
@@ -84,7 +84,7 @@ def check() -> None:
         )
 
 
-async def _needs(connection: Connection) -> list[Answer]:
+async def _needs(connection: Connection) -> list[NeedState]:
     facts = await read_facts(connection)
     taken = f"another program's: it has {facts.strangers}" if facts.strangers else "free, or Surelane's"
     level = "problem" if facts.strangers else "ok"
@@ -92,7 +92,7 @@ async def _needs(connection: Connection) -> list[Answer]:
         "give Surelane a database of its own, or rename that program's schema" if facts.strangers else None
     )
     found = await answered(connection)
-    return [*found, Answer("schema agent", level, taken, advice)]
+    return [*found, NeedState("schema agent", level, taken, advice)]
 
 
 @app.command()

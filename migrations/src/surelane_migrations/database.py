@@ -203,7 +203,7 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
     except (asyncpg.ClientConfigurationError, ValueError) as error:
         # The driver's reason may quote a part of the password.
         known = isinstance(error, DatabaseUriError)
-        raise errors.SettingsError(
+        raise errors.MigrationSettingsError(
             str(error) if known else "DATABASE_URL cannot be used: see its TLS files"
         ) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:

@@ -7,7 +7,7 @@ class MigrationError(Exception):
     exit_code = 1
 
 
-class SettingsError(MigrationError):
+class MigrationSettingsError(MigrationError):
     """A setting is missing or cannot be used."""
 
     exit_code = 2

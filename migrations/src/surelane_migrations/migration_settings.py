@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surelane_migrations.common.secret_files import SecretFileError, read_secrets
-from surelane_migrations.errors import SettingsError
+from surelane_migrations.errors import MigrationSettingsError
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d{1,8}(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
@@ -73,15 +73,15 @@ def load_database_url() -> str:
     """Read ``DATABASE_URL``.
 
     Raises:
-        SettingsError: it is not set, or the file of ``DATABASE_URL_FILE`` cannot be used.
+        MigrationSettingsError: it is not set, or the file of ``DATABASE_URL_FILE`` cannot be used.
     """
     try:
         read = read_secrets(["DATABASE_URL"])
     except SecretFileError as error:
-        raise SettingsError(str(error)) from None
+        raise MigrationSettingsError(str(error)) from None
     url = read.get("DATABASE_URL") or DatabaseSettings().database_url.get_secret_value()
     if not url:
-        raise SettingsError(
+        raise MigrationSettingsError(
             "DATABASE_URL is not set; set it to a URI such as postgresql://surelane@host/surelane"
         )
     return url
@@ -91,10 +91,10 @@ def load_lock_settings() -> LockSettings:
     """Read the ``SURELANE_MIGRATION_LOCK_…`` settings.
 
     Raises:
-        SettingsError: a setting cannot be used; the message names each, with the reason.
+        MigrationSettingsError: a setting cannot be used; the message names each, with the reason.
     """
     try:
         return LockSettings()
     except ValidationError as error:
         problems = "; ".join(f"{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
-        raise SettingsError(f"settings cannot be used: {problems}") from None
+        raise MigrationSettingsError(f"settings cannot be used: {problems}") from None

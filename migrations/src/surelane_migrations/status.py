@@ -143,7 +143,7 @@ async def _require_schema(dsn: str, release: Version, answers_within: float) -> 
     try:
         async with database.connected(dsn, answers_within) as connection:
             found = await database.read_version(connection)
-    except errors.SettingsError:
+    except errors.MigrationSettingsError:
         raise
     except errors.MigrationError as error:
         raise errors.AbsentError(str(error)) from error

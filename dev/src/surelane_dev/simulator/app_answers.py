@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from surelane_dev.simulator.posting.delivery import Attempt
+from surelane_dev.simulator.posting.delivery import DeliveryAttempt
 from surelane_dev.simulator.views import DEEPEST, View, Views
-from surelane_dev.simulator.webapi.call import ApiError, Call
+from surelane_dev.simulator.webapi.call import ApiError, Arguments
 from surelane_dev.simulator.webapi.chat import content_of
 from surelane_dev.simulator.webapi.view_content import checked, placed
 from surelane_dev.simulator.workspace.dialogs import Dialog
@@ -26,7 +26,7 @@ class UnusableError(Exception):
 
 
 def show_command_answer(
-    workspace: Workspace, attempt: Attempt, *, command: str, channel: Channel, user: User
+    workspace: Workspace, attempt: DeliveryAttempt, *, command: str, channel: Channel, user: User
 ) -> Message | None:
     """Post the answer to a command, if it is not empty: for its user alone, or for all if it says ``in_channel``.
 
@@ -43,7 +43,7 @@ def show_command_answer(
     return workspace.post(channel, workspace.bot.id, **content, by_app=True, visible_to=visible_to)
 
 
-def _command_content(attempt: Attempt) -> JSON | None:
+def _command_content(attempt: DeliveryAttempt) -> JSON | None:
     if attempt.problem is not None:
         raise UnusableError("operation_timeout" if attempt.problem == "http_timeout" else "dispatch_failed")
     try:
@@ -55,7 +55,7 @@ def _command_content(attempt: Attempt) -> JSON | None:
     if not (answer.get("text") or answer.get("blocks") or answer.get("attachments")):
         return None
     try:
-        return content_of(Call("command", answer)) | {"response_type": answer.get("response_type")}
+        return content_of(Arguments(answer)) | {"response_type": answer.get("response_type")}
     except ApiError:
         raise UnusableError("dispatch_failed") from None
 
@@ -68,7 +68,7 @@ class Submitted:
     message: str | None = None
 
 
-def settle_submission(workspace: Workspace, views: Views, view: View, attempt: Attempt) -> Submitted:
+def settle_submission(workspace: Workspace, views: Views, view: View, attempt: DeliveryAttempt) -> Submitted:
     """Close, replace or cover a submitted modal, as the app's answer says."""
     try:
         errors = _act(workspace, views, view, _object(attempt))
@@ -120,7 +120,7 @@ def _push(workspace: Workspace, views: Views, below: View, content: JSON) -> Non
     views.push(View(below.user, placed(workspace, content, below=below)))
 
 
-def settle_dialog(dialog: Dialog, attempt: Attempt) -> Submitted:
+def settle_dialog(dialog: Dialog, attempt: DeliveryAttempt) -> Submitted:
     """Return the errors with which the app refuses a submitted dialog; none: the dialog is closed."""
     try:
         answer = _object(attempt)
@@ -136,12 +136,8 @@ def settle_dialog(dialog: Dialog, attempt: Attempt) -> Submitted:
     return Submitted({each["name"]: each["error"] for each in errors})
 
 
-def options_in(attempt: Attempt) -> JSON:
-    """Return ``options`` or ``option_groups`` from the answer to a menu.
-
-    Raises:
-        UnusableError: there are none.
-    """
+def options_in(attempt: DeliveryAttempt) -> JSON:
+    """Return ``options`` or ``option_groups`` from the answer to a menu. Raises UnusableError: there are none."""
     answer = _object(attempt)
     for name in ("options", "option_groups"):
         if isinstance(answer.get(name), list):
@@ -153,11 +149,7 @@ def options_in(attempt: Attempt) -> JSON:
 
 
 def each_option(answer: JSON) -> Iterator[JSON]:
-    """Yield the options in the answer to a menu.
-
-    Raises:
-        UnusableError: an option has no text or value.
-    """
+    """Yield the options in the answer to a menu. Raises UnusableError: an option has no text or value."""
     groups = answer.get("option_groups") or [{"options": answer.get("options") or []}]
     for group in groups:
         options = group.get("options") if isinstance(group, dict) else None
@@ -170,7 +162,7 @@ def each_option(answer: JSON) -> Iterator[JSON]:
             yield option
 
 
-def _object(attempt: Attempt) -> JSON:
+def _object(attempt: DeliveryAttempt) -> JSON:
     if attempt.problem is not None:
         raise UnusableError(attempt.problem)
     if not attempt.answer.strip():

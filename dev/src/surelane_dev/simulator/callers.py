@@ -17,11 +17,7 @@ FOREIGN = frozenset({"cross-site", "same-site"})
 
 
 def refuse_strangers(names: Collection[str]) -> Middleware:
-    """Return the middleware that answers 403 to any other request.
-
-    Args:
-        names: further host names of the simulator, beside ``localhost`` and addresses.
-    """
+    """Return the middleware that answers 403 to any other request. ``names``: further host names of the simulator."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -32,31 +32,19 @@ class SimulatorClient:
     ) -> None:
         await self._session.close()
 
-    async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - the fields of `Said`
-        """Write a message; return ``message`` and ``events``.
-
-        Raises:
-            SimulatorError: the simulator does not answer, or refuses.
-        """
+    async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - those of `MessageInput`
+        """Write a message; return ``message`` and ``events``."""
         return await self.request("POST", "/control/messages", {"text": text, **fields})
 
     async def reply(self, message: JSON, timeout: float) -> JSON:
-        """Wait for the bot's answer to a message.
-
-        Raises:
-            SimulatorError: no answer came within ``timeout`` seconds.
-        """
+        """Wait for the bot's answer to a message. Raises SimulatorError: no answer came within ``timeout`` seconds."""
         query = f"channel={message['channel']}&ts={message['ts']}&timeout={timeout}"
         answer = await self.request("GET", f"/control/reply?{query}")
         found: JSON = answer["message"]
         return found
 
     async def request(self, method: str, path: str, body: JSON | None = None) -> JSON:
-        """Send a request to the control API.
-
-        Raises:
-            SimulatorError: the simulator does not answer, or refuses.
-        """
+        """Send a request to the control API. Raises SimulatorError: the simulator does not answer, or refuses."""
         try:
             async with self._session.request(
                 method, self.url + path, params=self._query, json=body

@@ -120,14 +120,7 @@ async def _load(
         typer.echo(f"sent {summary.sent}, acknowledged {summary.acknowledged}", err=True)
 
     async with SimulatorClient(url, team) as client:
-        return await run_load(
-            client,
-            rate=rate,
-            seconds=seconds,
-            channel=channel,
-            reply_timeout=reply_timeout,
-            progress=progress,
-        )
+        return await run_load(client, rate, seconds, channel, reply_timeout, progress)
 
 
 def _address(url: str | None) -> str:

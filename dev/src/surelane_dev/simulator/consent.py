@@ -5,10 +5,9 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR
-from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.control.acts import SIMULATOR
+from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.workspace.workspace import Workspace
 from surelane_service.service_settings import DEMO_CLIENT_ID
 
 PATH = "/oauth/v2/authorize"
@@ -43,13 +42,9 @@ async def show(request: web.Request) -> web.Response:
         for value, name in choices.items()
     ]
     scopes = escape(", ".join(filter(None, (asked.scopes, asked.user_scopes))).replace(",", ", "))
-    page = _PAGE.format(
-        people=_people(request.app[SIMULATOR]) if asked.user_scopes else "",
-        scopes=scopes,
-        path=PATH,
-        query=escape(request.query_string),
-        choices="\n".join(lines),
-    )
+    people = _people(request.app[SIMULATOR]) if asked.user_scopes else ""
+    query, choice = escape(request.query_string), "\n".join(lines)
+    page = _PAGE.format(people=people, scopes=scopes, path=PATH, query=query, choices=choice)
     return web.Response(text=page, content_type="text/html")
 
 
@@ -62,25 +57,28 @@ async def decide(request: web.Request) -> web.Response:
     state = request.query.get("state", "")
     if given.get("decision") != "approve":
         raise _back(asked, error="access_denied", state=state)
-    found = _chosen(simulator, str(given.get("team", "")))
-    if found is None:
+    chosen = str(given.get("team", ""))
+    workspace = simulator.installs.named(chosen)
+    if workspace is None:
         return web.Response(status=400, text="there is no such workspace")
-    workspace, wide = found
     person = workspace.user(str(given.get("user", "")))
-    code = simulator.installs.approve(asked, workspace, wide=wide, user=None if person is None else person.id)
+    user, wide = None if person is None else person.id, chosen == workspace.enterprise_id
+    code = simulator.installs.approve(asked, workspace, wide=wide, user=user)
     raise _back(asked, code=code, state=state)
 
 
-def _back(asked: Asked, **query: str) -> web.HTTPFound:
+def _back(asked: AuthorizeRequest, **query: str) -> web.HTTPFound:
     return web.HTTPFound(f"{asked.redirect_uri}{'&' if '?' in asked.redirect_uri else '?'}{urlencode(query)}")
 
 
-def _asked(request: web.Request) -> Asked | str:
+def _asked(request: web.Request) -> AuthorizeRequest | str:
     query = request.query
     if query.get("client_id") != DEMO_CLIENT_ID:
         return "invalid_client_id: the simulator has one app, with the demo client id"
     default = urljoin(request.app[SIMULATOR].settings.install_url, "oauth_redirect")
-    asked = Asked(query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", ""))
+    asked = AuthorizeRequest(
+        query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", "")
+    )
     if urlsplit(asked.redirect_uri).scheme not in ("http", "https"):
         return "bad_redirect_uri"
     return asked if asked.scopes or asked.user_scopes else "invalid_scope: the link asks for nothing"
@@ -99,13 +97,6 @@ def _people(simulator: Simulator) -> str:
     named = {person.name for each in simulator.installs.workspaces.values() for person in each.people()}
     options = "".join(f"<option>{escape(name)}</option>" for name in sorted(named))
     return f'<p><label>As <select name="user"><option value="">…</option>{options}</select></label></p>\n'
-
-
-def _chosen(simulator: Simulator, chosen: str) -> tuple[Workspace, bool] | None:
-    for workspace in simulator.installs.workspaces.values():
-        if chosen in (workspace.team_id, workspace.enterprise_id):
-            return workspace, chosen == workspace.enterprise_id
-    return None
 
 
 ROUTES = [web.get(PATH, show), web.post(PATH, decide)]

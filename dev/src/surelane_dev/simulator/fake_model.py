@@ -21,7 +21,6 @@ EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1, "boolean": True, "arra
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
-    """Answer a request for a completion."""
     body = await request.json()
     calls = _calls(body)
     text = "" if calls else _text(body["messages"])
@@ -73,16 +72,11 @@ def _arguments(function: Mapping[str, Any], question: str) -> dict[str, Any] | N
 def _text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return what the tools have just said, or else the question."""
     question = max(place for place, message in enumerate(messages) if message["role"] == "user")
-    names = {
-        call["id"]: call["function"]["name"]
-        for message in messages[question:]
-        for call in message.get("tool_calls") or ()
-    }
-    said = [
-        f"{names.get(message['tool_call_id'], 'The tool')} says: {message['content']}"
-        for message in messages[question:]
-        if message["role"] == "tool"
-    ]
+    later = messages[question:]
+    calls = (call for message in later for call in message.get("tool_calls") or ())
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    answers = (message for message in later if message["role"] == "tool")
+    said = [f"{names.get(each['tool_call_id'], 'The tool')} says: {each['content']}" for each in answers]
     return "\n".join(said) or f"You said: {_said(messages[question]) or 'nothing'}"
 
 

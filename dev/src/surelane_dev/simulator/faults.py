@@ -70,7 +70,6 @@ class Faults:
         self.active: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        """Switch a fault on."""
         self.active.append(fault)
         self._changed()
 

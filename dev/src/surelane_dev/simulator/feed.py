@@ -35,7 +35,6 @@ class Feed:
                 yield line
 
     def close(self) -> None:
-        """End every subscription."""
         for queue in self._subscribers:
             with suppress(asyncio.QueueFull):
                 queue.put_nowait(None)

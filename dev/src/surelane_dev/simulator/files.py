@@ -56,7 +56,6 @@ class Files:
         return file
 
     def find(self, file_id: str) -> File | None:
-        """Return a file by its id."""
         return self._files.get(file_id)
 
     async def upload(self, request: web.Request) -> web.Response:
@@ -83,11 +82,9 @@ class Files:
 
 def shared_json(file: File, public_url: str) -> JSON:
     """Return a file as JSON, as messages have it: of another organization's with its id alone."""
-    return (
-        file_json(file, public_url)
-        if file.access == "visible"
-        else {"id": file.id, "file_access": file.access}
-    )
+    if file.access == "visible":
+        return file_json(file, public_url)
+    return {"id": file.id, "file_access": file.access}
 
 
 def file_json(file: File, public_url: str) -> JSON:

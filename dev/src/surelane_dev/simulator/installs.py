@@ -25,7 +25,7 @@ class RefusedGrantError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuthorizeRequest:
     """What a link to Slack's OAuth page asks for."""
 
     redirect_uri: str
@@ -37,7 +37,7 @@ class Asked:
 class Code:
     """A code that the app exchanges for tokens."""
 
-    asked: Asked
+    asked: AuthorizeRequest
     workspace: Workspace
     user_id: str
     wide: bool
@@ -83,16 +83,9 @@ class Installs:
         token_lives: timedelta | None = None,
         without: Workspace | None = None,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            workspaces: all workspaces.
-            token_lives: how long tokens live; ``None``: they do not expire.
-            without: the workspace that has the app without an install.
-        """
+        """``token_lives``: ``None``: tokens do not expire. ``without``: has the app without an install."""
         self.workspaces = {workspace.team_id: workspace for workspace in workspaces}
-        self.token_lives = token_lives
-        self.without = without
+        self.token_lives, self.without = token_lives, without
         self.grants: dict[str, Grant] = {}
         """All tokens ever given, by token."""
         self.removed: Callable[[Workspace, JSON, bool], None] = lambda *_: None
@@ -103,29 +96,28 @@ class Installs:
         self.refreshes: dict[str, Grant] = {}
         """What was granted, by the tokens that refresh it."""
 
-    def approve(self, asked: Asked, workspace: Workspace, *, wide: bool, user: str | None = None) -> str:
+    def named(self, identity: str) -> Workspace | None:
+        """Return a workspace by its id, or the first one of an organization."""
+        workspaces = self.workspaces.values()
+        return next((each for each in workspaces if identity in (each.team_id, each.enterprise_id)), None)
+
+    def approve(
+        self, asked: AuthorizeRequest, workspace: Workspace, *, wide: bool, user: str | None = None
+    ) -> str:
         """Return a code for the tokens of a workspace or its organization. ``user``: who approves."""
         code, user = token_hex(16), user or workspace.people()[0].id
         self._codes[code] = Code(asked, workspace, user, wide, time.time() + CODE_LIVES)
         return code
 
     def check_client(self, client_id: object, client_secret: object) -> None:
-        """Check who exchanges a code.
-
-        Raises:
-            RefusedGrantError: it is not the demo app.
-        """
+        """Check who exchanges a code. Raises RefusedGrantError: it is not the demo app."""
         if client_id != DEMO_CLIENT_ID:
             raise RefusedGrantError("invalid_client_id")
         if client_secret != DEMO_CLIENT_SECRET:
             raise RefusedGrantError("bad_client_secret")
 
     def exchange(self, code: str, redirect_uri: str) -> JSON:
-        """Exchange a code for tokens.
-
-        Raises:
-            RefusedGrantError: the code is unknown, used or old, or was made for another address.
-        """
+        """Exchange a code for tokens, unless it is unknown, used or old, or was made for another address."""
         found = self._codes.pop(code, None)
         if found is None or found.expires_at < time.time():
             raise RefusedGrantError("invalid_code")
@@ -133,13 +125,8 @@ class Installs:
             raise RefusedGrantError("bad_redirect_uri")
         workspace = found.workspace
         person: JSON = {"id": found.user_id}
-        answer: JSON = {
-            "app_id": workspace.app_id,
-            "team": None if found.wide else {"id": workspace.team_id, "name": workspace.name},
-            "enterprise": enterprise_json(workspace),
-            "is_enterprise_install": found.wide,
-            "authed_user": person,
-        }
+        answer = _owner_json(workspace, wide=found.wide)
+        answer |= {"is_enterprise_install": found.wide, "authed_user": person}
         if found.asked.scopes:
             bot = Grant("bot", workspace, workspace.bot.id, found.wide, found.asked.scopes)
             answer |= {"bot_user_id": workspace.bot.id, **self._given(bot)}
@@ -150,39 +137,23 @@ class Installs:
         return answer
 
     def refresh(self, refresh_token: str) -> JSON:
-        """Exchange a refresh token, which works once, for new tokens.
-
-        Raises:
-            RefusedGrantError: it is unknown, used, or of a removed installation.
-        """
+        """Exchange a refresh token, which works once, for new tokens."""
         old = self.refreshes.pop(refresh_token, None)
         if old is None or old.refused:
             raise RefusedGrantError("invalid_refresh_token")
         old.refresh_token = None
-        new = Grant(old.sort, old.workspace, old.user_id, old.wide, old.scopes)
-        team = None if old.wide else {"id": old.workspace.team_id, "name": old.workspace.name}
-        given = self._given(new)
+        given = self._given(Grant(old.sort, old.workspace, old.user_id, old.wide, old.scopes))
         self._changed()
-        return {
-            "app_id": old.workspace.app_id,
-            "team": team,
-            "enterprise": enterprise_json(old.workspace),
-            **({"bot_user_id": old.user_id} if old.sort == "bot" else {}),
-            **given,
-        }
+        bot = {"bot_user_id": old.user_id} if old.sort == "bot" else {}
+        return {**_owner_json(old.workspace, wide=old.wide), **bot, **given}
 
     def restore(self, token: str, grant: Grant) -> None:
-        """Add a token of an earlier run."""
         self.grants[token] = grant
         if grant.refresh_token is not None:
             self.refreshes[grant.refresh_token] = grant
 
     def grant_of(self, token: str | None) -> Grant | None:
-        """Return the grant of a token; ``None`` for a token that was not given here.
-
-        Raises:
-            RefusedGrantError: the token is no longer valid.
-        """
+        """Return the grant of a token; ``None`` for a token that was not given here. One that is over is refused."""
         grant = self.grants.get(token or "")
         if grant is None:
             return None
@@ -203,7 +174,6 @@ class Installs:
         return {each.owner for each in self.grants.values() if each.is_valid_bot()}
 
     def has_app(self, workspace: Workspace) -> bool:
-        """Return whether a workspace has the app."""
         return workspace is self.without or self.installed(workspace) is not None
 
     def is_wide(self, workspace: Workspace) -> bool:
@@ -255,3 +225,8 @@ class Installs:
 def enterprise_json(workspace: Workspace) -> JSON | None:
     """Return a workspace's organization; ``None`` where it has none."""
     return {"id": workspace.enterprise_id, "name": "Acme Grid"} if workspace.enterprise_id else None
+
+
+def _owner_json(workspace: Workspace, *, wide: bool) -> JSON:
+    team = None if wide else {"id": workspace.team_id, "name": workspace.name}
+    return {"app_id": workspace.app_id, "team": team, "enterprise": enterprise_json(workspace)}

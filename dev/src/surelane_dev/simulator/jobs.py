@@ -36,7 +36,6 @@ class JobWatch:
         self._changed = changed
 
     async def run(self) -> None:
-        """Watch until it is cancelled."""
         try:
             pool = await create_pool(self._url, service="surelane-simulator", max_size=1)
         except ValueError:
@@ -58,10 +57,7 @@ class JobWatch:
         except SurelaneError as error:
             _log.debug("the queue's status cannot be read", reason=str(error))
             return False
-        found = {
-            row["item_key"]: {name: row[name] for name in row.keys() if name != "item_key"}  # noqa: SIM118
-            for row in rows
-        }
+        found = {row["item_key"]: dict(row) for row in rows}
         for delivery in asked:
             job = next((found[key] for key in delivery.keys if key in found), None)
             if job is not None and delivery.job != job:

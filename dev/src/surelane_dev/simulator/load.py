@@ -36,7 +36,6 @@ class Summary:
         self.answer_ms.append(first["ms"])
 
     def lines(self) -> list[str]:
-        """Return the summary as lines for people."""
         answers = ", ".join(f"{count} of {answer}" for answer, count in sorted(self.answers.items()))
         lines = [f"sent {self.sent}", f"first answers: {answers or 'none'}"]
         if self.answer_ms:
@@ -48,25 +47,15 @@ class Summary:
 
 async def run_load(
     client: SimulatorClient,
-    *,
     rate: float,
     seconds: float,
     channel: str,
     reply_timeout: float | None = None,
     progress: Callable[[Summary], None] = lambda _: None,
 ) -> Summary:
-    """Send ``rate`` messages per second for ``seconds``.
+    """Send ``rate`` messages per second for ``seconds``, even if earlier answers are late.
 
-    Args:
-        client: the simulator.
-        rate: messages per second, even if earlier answers are late.
-        seconds: the duration.
-        channel: the channel of the messages.
-        reply_timeout: seconds to wait for each reply of the bot; ``None`` does not wait.
-        progress: called about once per second.
-
-    Raises:
-        SimulatorError: the simulator does not answer.
+    ``reply_timeout``: seconds to wait for each reply of the bot; ``None``: none. ``progress`` is called each second.
     """
     summary = Summary()
     loop = asyncio.get_running_loop()
@@ -99,8 +88,6 @@ async def _one(
 
 def _spread(values: list[float]) -> str:
     ordered = sorted(values)
-    marks = {
-        f"p{percent}": ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-        for percent in (50, 95, 99)
-    }
+    places = {percent: math.ceil(len(ordered) * percent / 100) - 1 for percent in (50, 95, 99)}
+    marks = {f"p{percent}": ordered[max(0, place)] for percent, place in places.items()}
     return ", ".join(f"{name} {value:.1f}" for name, value in {**marks, "max": ordered[-1]}.items())

@@ -4,10 +4,10 @@ import json
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import SIMULATOR
+from surelane_dev.simulator.control.acts import SIMULATOR
 from surelane_dev.simulator.interactions import ResponseUrl
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.webapi.call import ApiError, Call
+from surelane_dev.simulator.webapi.call import ApiError, Arguments
 from surelane_dev.simulator.webapi.chat import content_of, thread_of
 from surelane_dev.simulator.workspace.model import JSON
 
@@ -43,7 +43,7 @@ def _answer(simulator: Simulator, response: ResponseUrl, body: JSON) -> None:
         if original is not None:
             workspace.delete(original)
         return
-    call = Call("response_url", body)
+    call = Arguments(body)
     content, channel = content_of(call), workspace.channels[response.channel]
     if call.flag("replace_original") and original is not None:
         workspace.edit(original, **content)

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from surelane_dev.simulator.installs import Grant, Installs
-from surelane_dev.simulator.sessions import Session, Sessions
+from surelane_dev.simulator.sessions import AgentSession, AgentSessions
 from surelane_dev.simulator.workspace.model import Channel, Message
 from surelane_service.logs import get_logger
 
@@ -43,14 +43,14 @@ class _Grant(BaseModel):
 
 class _Saved(BaseModel):
     rooms: dict[str, _Room]
-    sessions: list[Session] = []
+    sessions: list[AgentSession] = []
     grants: list[_Grant] = []
 
 
-class Conversations:
+class SavedConversations:
     """The conversations of all workspaces and their installs, and the file that keeps them."""
 
-    def __init__(self, path: Path, installs: Installs, sessions: Sessions) -> None:
+    def __init__(self, path: Path, installs: Installs, sessions: AgentSessions) -> None:
         self._path = path
         self._installs = installs
         self._sessions = sessions
@@ -79,10 +79,8 @@ class Conversations:
         except FileNotFoundError:
             return
         except (OSError, ValidationError) as error:
-            reason = type(error).__name__
-            _log.warning(
-                "the conversations cannot be read; they begin anew", file=str(self._path), reason=reason
-            )
+            told = "the conversations cannot be read; they begin anew"
+            _log.warning(told, file=str(self._path), reason=type(error).__name__)
             return
         workspaces = self._installs.workspaces
         for channel in self._channels():

@@ -9,20 +9,11 @@ from aiohttp import web
 
 from surelane_dev.simulator import consent, fake_model, responses
 from surelane_dev.simulator.callers import refuse_strangers
-from surelane_dev.simulator.control import (
-    commands,
-    dialogs,
-    elements,
-    modals,
-    operations,
-    people,
-    sockets,
-    workspaces,
-)
-from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
+from surelane_dev.simulator.control.acts import SIMULATOR, explain_errors
+from surelane_dev.simulator.control.routes import ROUTES
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.posting.first_install import installing_first
-from surelane_dev.simulator.saved import Conversations
+from surelane_dev.simulator.saved import SavedConversations
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings, reached_at
 from surelane_dev.simulator.webapi import apps
@@ -36,7 +27,6 @@ POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self'; frame-ance
 
 
 def simulator_app(simulator: Simulator) -> web.Application:
-    """Return the application that serves a simulator."""
     strangers = refuse_strangers(simulator.settings.names)
     app = web.Application(middlewares=[strangers, explain_errors], client_max_size=MAX_BODY)
     app[SIMULATOR] = simulator
@@ -46,28 +36,23 @@ def simulator_app(simulator: Simulator) -> web.Application:
             web.get("/readyz", _readyz),
             web.get("/", _page),
             web.static("/page", PAGE),
+            web.route("*", "/api/{method}", simulator.api.handle),
+            web.post("/response/{key}", responses.respond),
+            web.post("/upload/{key}", simulator.files.upload),
+            web.get("/files/{id}/{name}", simulator.files.download),
+            web.post(f"{fake_model.PATH}/chat/completions", fake_model.complete),
+            web.get(apps.PATH, simulator.sockets.serve),
+            *consent.ROUTES,
+            *ROUTES,
         ]
     )
-    app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
-    app.add_routes([web.post("/response/{key}", responses.respond)])
-    app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
-    app.add_routes([web.get("/files/{id}/{name}", simulator.files.download)])
-    app.add_routes([*people.ROUTES, *commands.ROUTES, *elements.ROUTES, *modals.ROUTES, *operations.ROUTES])
-    app.add_routes(dialogs.ROUTES)
-    app.add_routes([*consent.ROUTES, *workspaces.ROUTES, *sockets.ROUTES])
-    app.add_routes([web.post(f"{fake_model.PATH}/chat/completions", fake_model.complete)])
-    app.add_routes([web.get(apps.PATH, simulator.sockets.serve)])
     app.on_response_prepare.append(_guard)
     app.on_shutdown.append(_close)
     return app
 
 
 async def main(stop: asyncio.Event) -> None:
-    """Serve until ``stop`` is set.
-
-    Raises:
-        SettingsError: the settings cannot be used, or the port is taken.
-    """
+    """Serve until ``stop`` is set. Raises SettingsError: the settings cannot be used, or the port is taken."""
     settings = load_settings(SimulatorSettings)
     configure_logs("surelane-simulator", settings.log_level)
     async with simulator_at(settings) as url:
@@ -118,7 +103,7 @@ async def _conversations(simulator: Simulator) -> AsyncIterator[None]:
     if simulator.settings.state is None:
         yield
         return
-    async with Conversations(simulator.settings.state, simulator.installs, simulator.sessions).kept():
+    async with SavedConversations(simulator.settings.state, simulator.installs, simulator.sessions).kept():
         yield
 
 

@@ -5,7 +5,6 @@ from functools import partial
 
 from surelane_dev.simulator.faults import Faults
 from surelane_dev.simulator.feed import Feed
-from surelane_dev.simulator.files import Files
 from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import read_manifest
@@ -13,17 +12,14 @@ from surelane_dev.simulator.posting.delivery import Delivery, delivery_json, eve
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.post import Post
 from surelane_dev.simulator.posting.sender import Sender
-from surelane_dev.simulator.posting.sockets import Sockets
-from surelane_dev.simulator.sessions import Sessions
+from surelane_dev.simulator.posting.sockets import AppConnections
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.state import Offered
-from surelane_dev.simulator.webapi.call import Slack
+from surelane_dev.simulator.webapi.call import SlackState
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
-from surelane_dev.simulator.workspace.executions import Executions
 from surelane_dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
-from surelane_dev.simulator.workspace.scheduled import Scheduled
 from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -33,41 +29,31 @@ class Simulator:
 
     def __init__(self, settings: SimulatorSettings, public_url: str) -> None:
         self.settings = settings
-        self.feed = Feed()
+        self.feed = feed = Feed()
         self.workspace = demo_workspace()
         self.interactions = Interactions(public_url)
-        self.interactions.views.changed = self._views_changed
+        self.interactions.views.changed = lambda user: feed.publish("views", self.views_json(user))
         self.manifest = read_manifest(settings.manifest)
         given = settings.subscriptions
         self.subscriptions = self.manifest.events if given is None else given
-        self.sessions, self.files, self.offered = Sessions(), Files(), Offered()
-        self.sockets = Sockets(settings.timeout)
-        self.scheduled, self.executions = Scheduled(), Executions()
-        self.sessions.changed = self._sessions_changed
-        self.faults = Faults(self._faults_changed)
         workspaces = (self.workspace, *other_workspaces(self.workspace.app_id))
         without = None if settings.installs else self.workspace
         self.installs = Installs(workspaces, token_lives=settings.token_lives, without=without)
         self.installs.removed = self._removed
-        self.installs.listeners.append(self._workspaces_changed)
-        self.sockets.changed = self._sockets_changed
-        slack = Slack(
-            self.workspace,
-            self.interactions,
-            self.manifest,
-            self.subscriptions,
-            self.sessions,
-            self.files,
-            self.installs,
-            self.sockets,
-            self.scheduled,
-            self.executions,
+        self.installs.listeners.append(
+            lambda: feed.publish("workspaces", {"workspaces": self.workspaces_json()})
         )
+        self.offered, self.sockets = Offered(), AppConnections(settings.timeout)
+        self.sockets.changed = lambda: feed.publish("sockets", {"sockets": self.sockets.json()})
+        self.faults = Faults(lambda: feed.publish("faults", {"faults": self.faults_json()}))
+        known = (self.workspace, self.interactions, self.manifest, self.subscriptions)
+        slack = SlackState(*known, installs=self.installs, sockets=self.sockets)
+        self.sessions, self.files = slack.sessions, slack.files
+        self.scheduled, self.executions = slack.scheduled, slack.executions
+        self.sessions.changed = lambda: feed.publish("sessions", {"sessions": self.sessions.json()})
         scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
         self.rate_limits = RateLimits(settings.tiers)
-        self.api = WebApi(
-            slack, self.faults, scopes, self.rate_limits, lambda call: self.feed.publish("call", call)
-        )
+        self.api = WebApi(slack, self.faults, scopes, self.rate_limits, partial(feed.publish, "call"))
         post = Post(settings.ingest_url, settings.timeout, posting=settings.posting)
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)
@@ -89,16 +75,9 @@ class Simulator:
 
     def message(self, workspace: Workspace, message: Message) -> JSON:
         """Return a message for a workspace's page: Slack's JSON, with details that Slack hides from apps."""
-        return message_json(workspace, message, metadata=True) | {
-            "team_id": workspace.team_id,
-            "channel": message.channel,
-            "in_channel": message.in_channel,
-            "visible_to": message.visible_to,
-            "streaming": message.streaming,
-            "streamed": message.streamed,
-            "tasks": message.tasks,
-            "plan": message.plan,
-        }
+        shown = ("channel", "in_channel", "visible_to", "streaming", "streamed", "tasks", "plan")
+        details = {name: getattr(message, name) for name in shown}
+        return message_json(workspace, message, metadata=True) | {"team_id": workspace.team_id, **details}
 
     def delivery_changed(self, delivery: Delivery) -> None:
         """Show a delivery's progress on the pages."""
@@ -150,21 +129,6 @@ class Simulator:
         if message.is_reply and parent is not None:
             self.feed.publish("message", self.message(workspace, parent))
 
-    def _views_changed(self, user: str) -> None:
-        self.feed.publish("views", self.views_json(user))
-
-    def _sessions_changed(self) -> None:
-        self.feed.publish("sessions", {"sessions": self.sessions.json()})
-
-    def _faults_changed(self) -> None:
-        self.feed.publish("faults", {"faults": self.faults_json()})
-
-    def _workspaces_changed(self) -> None:
-        self.feed.publish("workspaces", {"workspaces": self.workspaces_json()})
-
-    def _sockets_changed(self) -> None:
-        self.feed.publish("sockets", {"sockets": self.sockets.json()})
-
     def workspaces_json(self) -> list[JSON]:
         """Return the workspaces, which of them have the app, and where to install it. The demo workspace is first."""
         owners = self.installs.owners()  # once: thousands may be installed
@@ -183,14 +147,9 @@ class Simulator:
 
     def views_json(self, user: str) -> JSON:
         """Return what a user has open of the app."""
-        views = self.interactions.views
-        home = views.home(user)
-        return {
-            "user": user,
-            "modals": [view.content for view in views.stack(user)],
-            "home": home.content if home else None,
-        }
+        home, modals = self.interactions.views.home(user), self.interactions.views.stack(user)
+        contents = [view.content for view in modals]
+        return {"user": user, "modals": contents, "home": home.content if home else None}
 
     def faults_json(self) -> list[JSON]:
-        """Return the faults that are on."""
         return [fault.model_dump(mode="json") for fault in self.faults.active]

@@ -99,7 +99,6 @@ class SimulatorSettings(BaseSettings):
 
     @property
     def names(self) -> frozenset[str]:
-        """The host names of the simulator."""
         given = urlsplit(self.public_url or "").hostname
         return self.hosts | {name.lower() for name in (given, self.host) if name}
 

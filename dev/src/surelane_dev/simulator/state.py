@@ -18,11 +18,7 @@ from surelane_dev.simulator.workspace.model import JSON
 
 TEXTS = frozenset({"plain_text_input", "email_text_input", "url_text_input", "number_input"})
 OF_TEXT = {"datepicker": "selected_date", "timepicker": "selected_time"}
-OF_ID = {
-    "users_select": "selected_user",
-    "channels_select": "selected_channel",
-    "conversations_select": "selected_conversation",
-}
+OF_ID = {f"{name}s_select": f"selected_{name}" for name in ("user", "channel", "conversation")}
 OF_IDS = {f"multi_{kind}": f"{name}s" for kind, name in OF_ID.items()}
 OF_OPTION = frozenset({"static_select", "external_select", "radio_buttons", "overflow"})
 OF_OPTIONS = frozenset({"multi_static_select", "multi_external_select", "checkboxes"})
@@ -56,11 +52,7 @@ class Chosen:
 
 
 def state_of(blocks: list[JSON], entered: Entered, offered: Options) -> JSON:
-    """Return ``state``: the value of each element, or its initial one.
-
-    Raises:
-        NotOfferedError: an option is not among those of its menu.
-    """
+    """Return ``state``: the value of each element, or its initial one. An option that its menu lacks is refused."""
     values: dict[str, JSON] = {}
     for block, element in elements_of(blocks):
         if element["type"] not in STATELESS:
@@ -71,11 +63,7 @@ def state_of(blocks: list[JSON], entered: Entered, offered: Options) -> JSON:
 
 
 def choice(element: JSON, entered: object, offered: Mapping[str, JSON]) -> Chosen:
-    """Return an element's value. What is ``None`` was not touched, and has its initial value.
-
-    Raises:
-        NotOfferedError: it has no such option.
-    """
+    """Return an element's value. What is ``None`` was not touched, and has its initial value."""
     kind = str(element["type"])
     if isinstance(entered, dict):
         rest = [value for name, value in entered.items() if name != "type"]

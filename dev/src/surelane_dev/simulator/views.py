@@ -36,7 +36,6 @@ class Views:
         return list(self._stacks.get(user, ()))
 
     def values(self) -> list[View]:
-        """Return every open modal."""
         return [view for stack in self._stacks.values() for view in stack]
 
     def home(self, user: str) -> View | None:
@@ -58,17 +57,14 @@ class Views:
         self.changed(view.user)
 
     def push(self, view: View) -> None:
-        """Show a modal over the others of its user."""
         self._stacks.setdefault(view.user, []).append(view)
         self.changed(view.user)
 
     def replace(self, view: View, content: JSON) -> None:
-        """Replace a view's content."""
         view.content = content
         self.changed(view.user)
 
     def publish(self, view: View) -> None:
-        """Show a view on its user's *Home* tab."""
         self._homes[view.user] = view
         self.changed(view.user)
 

@@ -23,22 +23,15 @@ _apis: list[str] = []
 
 @cache  # an app is a module's: each of its tests takes it as the first one has left it
 def handlers_of(app: "App | AsyncApp") -> Handlers:
-    """Return handlers that run the app's listeners.
-
-    Raises:
-        HandlersError: the extension for Bolt apps is not installed.
-    """
+    """Return handlers that run the app's listeners. Raises HandlersError: the extension for Bolt is not installed."""
     return handlers_from(app, "the fixture handlers")
 
 
 @contextmanager
 def in_place_of_slack(api: str) -> Iterator[None]:
     """Let apps that this process makes or runs in the block call the Web API at ``api``, with demonstration secrets."""
-    variables = {
-        "SLACK_API_URL": api,
-        "SLACK_BOT_TOKEN": DEMO_BOT_TOKEN,
-        "SLACK_SIGNING_SECRET": DEMO_SIGNING_SECRET,
-    }
+    variables = {"SLACK_API_URL": api, "SLACK_BOT_TOKEN": DEMO_BOT_TOKEN}
+    variables["SLACK_SIGNING_SECRET"] = DEMO_SIGNING_SECRET
     with pytest.MonkeyPatch.context() as environment:
         for name, value in variables.items():
             environment.setenv(name, value)

@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.testing.bolt import handlers_of, in_place_of_slack
 from surelane_dev.testing.crash import Crashes
-from surelane_dev.testing.database import Server, connected
+from surelane_dev.testing.database import PostgresServer, connected
 from surelane_dev.testing.slack import Slack
 from surelane_dev.testing.story import Story, stories
 from surelane_dev.testing.worker import SERVICE, LocalWorker
@@ -40,7 +39,7 @@ from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.service_settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_service.webhooks import sign
-from surelane_worker import Call, Context, Given, Handlers
+from surelane_worker import Handlers
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.wiring import with_answers
@@ -57,13 +56,8 @@ MORE_EVENTS = {
     **{
         name: f"slack.{name}"
         for name in (
-            "agent_session_stopped",
-            "assistant_thread_context_changed",
-            "assistant_thread_started",
-            "entity_details_requested",
-            "function_executed",
-            "reaction_added",
-            "reaction_removed",
+            *("agent_session_stopped", "assistant_thread_context_changed", "assistant_thread_started"),
+            *("entity_details_requested", "function_executed", "reaction_added", "reaction_removed"),
         )
     },
 }
@@ -109,15 +103,15 @@ class Bot:
     """The bot's queue: enqueue jobs, cancel and reschedule them. Call :meth:`idle` after that."""
 
     def __init__(
-        self, database: "Database", ingest: "Webhooks", simulator: Simulator, client: SimulatorClient
+        self, database: "BotDatabase", ingest: "Webhooks", simulator: Simulator, client: SimulatorClient
     ) -> None:
         self.queue = Queue(database.pool)
         self.slack = Slack(simulator, client, self.idle, lambda: self.events)
         self._database = database
         self._ingest = ingest
         self._simulator = simulator
-        self._crashes = Crashes(self._crash)
-        self._tracebacks: dict[int, str] = {}
+        self.crashes = Crashes(self._crash)
+        """Where the worker may be killed."""
         self._ahead = 0.0
         self._start: Callable[[], Awaitable[LocalWorker]] | None = None
         self._worker: LocalWorker | None = None
@@ -132,7 +126,7 @@ class Bot:
     @property
     def events(self) -> list[Story]:
         """All events of the test, in the order in which they were stored, and where each is now."""
-        return self._database.stories(self._tracebacks)
+        return self._database.stories(self.crashes.tracebacks)
 
     async def idle(self, within: float = PATIENCE) -> None:
         """Wait until nothing is left to do now: what is scheduled, suspended or retried later stays.
@@ -178,7 +172,7 @@ class Bot:
             ValueError: there is no such point.
             AssertionError: no handler reached it in the block.
         """
-        return self._crashes.at(point)
+        return self.crashes.at(point)
 
     async def webhook(self, name: str, payload: Any) -> int:  # noqa: ANN401 - any JSON value
         """Send a signed webhook to the trigger ``name``; return the HTTP status."""
@@ -197,23 +191,6 @@ class Bot:
             await asyncio.wait([self._restart])
         if self._worker is not None:
             await self._worker.kill()
-
-    async def observe(self, given: Given, context: Context, call: Call) -> object:
-        """Go around each handler: keep its traceback, and kill the worker where a test wants it."""
-        await self._crashes.reach("start")
-        try:
-            result = await call(given, context)
-        except Exception:
-            text = traceback.format_exc()
-            for event in given if isinstance(given, list) else [given]:
-                self._tracebacks[event.id] = text
-            raise
-        await self._crashes.reach("end")
-        return result
-
-    def engine(self, pool: Pool) -> Engine:
-        """Return the worker's calls, which know the points around each step."""
-        return self._crashes.engine(pool)
 
     def _crash(self) -> None:
         self._restart = asyncio.create_task(self._begin_anew())
@@ -250,10 +227,10 @@ class Bot:
 
 
 @dataclass(frozen=True)
-class Database:
+class BotDatabase:
     """A test's database: connections as a superuser and as the worker's role."""
 
-    server: Server
+    server: PostgresServer
     name: str
     admin: Connection
     pool: Pool
@@ -335,7 +312,10 @@ class Webhooks:
 
 @asynccontextmanager
 async def running_bot(
-    server: Server, given: "Handlers | App | AsyncApp", manifest: Path | None, model: str | None = None
+    server: PostgresServer,
+    given: "Handlers | App | AsyncApp",
+    manifest: Path | None,
+    model: str | None = None,
 ) -> AsyncIterator[Bot]:
     """Run a bot with these handlers, or with this Bolt app, for the length of the block.
 
@@ -359,10 +339,10 @@ async def running_bot(
         if not isinstance(given, Handlers):
             stack.enter_context(in_place_of_slack(f"{slack_url}/api/"))
         client = await stack.enter_async_context(SimulatorClient(slack_url))
-        database = Database(server, name, admin, pool)
+        database = BotDatabase(server, name, admin, pool)
         bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
-        observed.middleware(bot.observe)
+        observed.middleware(bot.crashes.around)
         settings = _worker_settings(url, slack_url, model)
         if settings.model is not None and find_spec("pydantic_ai"):
             # It takes seconds, and on a busy machine more than a test waits for a handler.
@@ -370,7 +350,7 @@ async def running_bot(
         observed.include(with_answers(handlers, settings))
 
         async def start() -> LocalWorker:
-            worker = LocalWorker(_worker_settings(url, slack_url, model), observed, bot.engine)
+            worker = LocalWorker(_worker_settings(url, slack_url, model), observed, bot.crashes.engine)
             await worker.start()
             ready = (_READY, worker.settings.name, len(registered_in(observed).schedules()))
             while not await database.ask(*ready):  # noqa: ASYNC110 - the queue gives no signal of it

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from surelane.calls import Pool
 from surelane_service.engine import Engine, Item, Settled
+from surelane_worker import Call, Context, Given
 
 POINTS = ("start", "end", "step NAME", "in step NAME", "wait NAME")
 
@@ -17,6 +19,8 @@ class Crashes:
 
     def __init__(self, kill: Callable[[], None]) -> None:
         self._kill = kill
+        self.tracebacks: dict[int, str] = {}
+        """Of the last attempt at each event that failed."""
         self._at: str | None = None
         self._reached: list[str] = []
 
@@ -29,18 +33,25 @@ class Crashes:
             self._kill()
             await asyncio.Future()  # cancelled as the worker's work is
 
+    async def around(self, given: Given, context: Context, call: Call) -> object:
+        """Go around each handler: keep its traceback, and kill the worker where a test wants it."""
+        await self.reach("start")
+        try:
+            result = await call(given, context)
+        except Exception:
+            text = traceback.format_exc()
+            self.tracebacks |= {event.id: text for event in (given if isinstance(given, list) else [given])}
+            raise
+        await self.reach("end")
+        return result
+
     def engine(self, pool: Pool) -> Engine:
         """Return the calls of a worker that may be killed around each step."""
         return _Engine(pool, self)
 
     @contextmanager
     def at(self, point: str) -> Iterator[None]:
-        """Kill the worker where a handler first reaches ``point`` in the block.
-
-        Raises:
-            ValueError: there is no such kind of point.
-            AssertionError: no handler reached it.
-        """
+        """Kill the worker where a handler first reaches ``point`` in the block, as :meth:`Bot.killed_at` says."""
         if point not in POINTS[:2] and not point.startswith(("step ", "in step ", "wait ")):
             raise ValueError(f"{point!r} is no point; they are {', '.join(POINTS)}")
         self._at, self._reached = point, []
@@ -51,9 +62,8 @@ class Crashes:
             self._at = None
         if missed:
             reached = ", ".join(self._reached) or "none"
-            raise AssertionError(
-                f"the worker was not killed at {point!r}; points that were reached: {reached}"
-            )
+            told = f"the worker was not killed at {point!r}; points that were reached: {reached}"
+            raise AssertionError(told)
 
 
 class _Engine(Engine):
@@ -63,14 +73,7 @@ class _Engine(Engine):
         super().__init__(pool)
         self._crashes = crashes
 
-    async def store_step(
-        self,
-        identity: int,
-        claim: int,
-        name: str,
-        nth: int,
-        *rest: Any,  # noqa: ANN401 - the step's
-    ) -> Settled:
+    async def store_step(self, identity: int, claim: int, name: str, nth: int, *rest: Any) -> Settled:  # noqa: ANN401
         step = _label(name, nth)
         await self._crashes.reach(f"in step {step}")
         answer = await super().store_step(identity, claim, name, nth, *rest)

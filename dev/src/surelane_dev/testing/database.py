@@ -20,13 +20,7 @@ from surelane_migrations.runner import Migration
 SERVER = "SURELANE_TEST_DATABASE_URL"
 """Names a server to use in place of the embedded one, as a superuser."""
 
-UNSAFE = {
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
-    "autovacuum": "off",
-    "jit": "off",
-}
+UNSAFE = dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit"), "off")
 """A test's data need not survive a crash of the server."""
 
 MEMORY = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it
@@ -44,7 +38,7 @@ return pg_catalog.clock_timestamp() + (select ahead from agent.test_clock);
 
 
 @dataclass(frozen=True)
-class Server:
+class PostgresServer:
     """A running server with a database to copy. A thread of its own serves calls from tests that cannot await."""
 
     admin: str
@@ -69,7 +63,7 @@ class Server:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
+def running_server() -> Iterator[PostgresServer]:
     """Run a server for the session, or use the one that ``SURELANE_TEST_DATABASE_URL`` names.
 
     It runs in the event loop of a thread, because each test may have a loop of its own.
@@ -79,7 +73,7 @@ def running_server() -> Iterator[Server]:
         portal.wrap_async_context_manager(_server()) as admin,
         portal.wrap_async_context_manager(_template(admin)) as template,
     ):
-        yield Server(admin, template, portal)
+        yield PostgresServer(admin, template, portal)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slack_bolt.async_app import AsyncApp
 
     from surelane_dev.testing.bot import Bot
-    from surelane_dev.testing.database import Server
+    from surelane_dev.testing.database import PostgresServer
     from surelane_dev.testing.fleets.database import Database
     from surelane_dev.testing.slack import Slack
     from surelane_worker import Handlers
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def surelane_server() -> "Iterator[Server]":
+def surelane_server() -> "Iterator[PostgresServer]":
     """Run the session's PostgreSQL, with a migrated database that tests copy."""
     from surelane_dev.testing.database import running_server  # noqa: PLC0415
 
@@ -38,7 +38,7 @@ def surelane_server() -> "Iterator[Server]":
 
 
 @pytest.fixture(scope="session")
-def virtual_database(surelane_server: "Server") -> "Iterator[Database]":
+def virtual_database(surelane_server: "PostgresServer") -> "Iterator[Database]":
     """Copy a migrated database, whose clock is that of the tests' virtual time. Each fleet begins with it empty."""
     from surelane_dev.testing.fleets import virtual_databases  # noqa: PLC0415
 
@@ -47,7 +47,7 @@ def virtual_database(surelane_server: "Server") -> "Iterator[Database]":
 
 
 @pytest.fixture(scope="session")
-def surelane_slack(surelane_server: "Server") -> Iterator[str]:
+def surelane_slack(surelane_server: "PostgresServer") -> Iterator[str]:
     """Run a simulated Slack for Bolt apps that are imported: such an app asks Slack whose token it has."""
     from surelane_dev.testing.bolt import in_place_of_slack  # noqa: PLC0415
     from surelane_dev.testing.bot import running_slack  # noqa: PLC0415
@@ -79,7 +79,7 @@ def handlers(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> "Ha
 
 
 async def _bot(
-    surelane_server: "Server", handlers: "Handlers | App | AsyncApp", pytestconfig: pytest.Config
+    surelane_server: "PostgresServer", handlers: "Handlers | App | AsyncApp", pytestconfig: pytest.Config
 ) -> "AsyncIterator[Bot]":
     """Run the bot: ingest, a worker with the handlers, and a simulated Slack, on a database of the test's own."""
     from surelane_dev.project import find_project  # noqa: PLC0415

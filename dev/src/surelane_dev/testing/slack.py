@@ -46,6 +46,10 @@ class Sent:
         return in_place or (self.channel.is_im and not message.is_reply)
 
 
+On = Sent | Message | None
+"""A message, or what led to one."""
+
+
 class Slack:
     """The simulated Slack. Users and channels go by their names.
 
@@ -66,13 +70,7 @@ class Slack:
         self._stories = stories
 
     async def mention(
-        self,
-        text: str,
-        *,
-        channel: str = "general",
-        user: str = "ada",
-        thread: Sent | Message | None = None,
-        **form: str | bool,
+        self, text: str, *, channel: str = "general", user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Mention the bot in a channel, or in the thread of an earlier message.
 
@@ -82,19 +80,13 @@ class Slack:
         return await self._say(text, thread, channel=channel, user=user, mention=True, **form)
 
     async def message(
-        self,
-        text: str,
-        *,
-        channel: str = "general",
-        user: str = "ada",
-        thread: Sent | Message | None = None,
-        **form: str | bool,
+        self, text: str, *, channel: str = "general", user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Write in a channel without mentioning the bot. ``form``: as of :meth:`mention`."""
         return await self._say(text, thread, channel=channel, user=user, **form)
 
     async def direct_message(
-        self, text: str, *, user: str = "ada", thread: Sent | Message | None = None, **form: str | bool
+        self, text: str, *, user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Write to the bot in direct messages. ``form``: as of :meth:`mention`."""
         place = self.simulator.workspace.direct_messages(self._user(user)).id
@@ -138,9 +130,7 @@ class Slack:
             body["value"] = value
         return await self._act(f"a click on {action}", "/control/actions", body, room)
 
-    async def type(
-        self, query: str, action_id: str, *, on: Sent | Message | None = None, user: str = "ada"
-    ) -> list[JSON]:
+    async def type(self, query: str, action_id: str, *, on: On = None, user: str = "ada") -> list[JSON]:
         """Type into a menu that asks the bot for its options. Return what the bot offers; it can be chosen then.
 
         Args:
@@ -163,9 +153,8 @@ class Slack:
         if "type_more" in answer:
             raise AssertionError(f"Slack asks for options from {answer['type_more']} letters on")
         if problem := answer.get("unusable") or answer["problem"]:
-            raise AssertionError(
-                "\n".join([f"{action_id} got no options: {problem}", *map(str, self._stories())])
-            )
+            told = [f"{action_id} got no options: {problem}", *map(str, self._stories())]
+            raise AssertionError("\n".join(told))
         return list(each_option(answer))
 
     async def submit(self, values: Mapping[str, Any] | None = None, *, user: str = "ada") -> Sent:
@@ -198,9 +187,8 @@ class Slack:
     async def look(self, channel: str, *, user: str = "ada") -> Sent:
         """Look at a channel while the app is open beside it."""
         place = self.simulator.workspace.direct_messages(self._user(user))
-        return await self._act(
-            f"a look at {channel}", "/control/context", {"channel": channel, "user": user}, place
-        )
+        body = {"channel": channel, "user": user}
+        return await self._act(f"a look at {channel}", "/control/context", body, place)
 
     async def run(self, function: str, inputs: Mapping[str, Any] | None = None) -> Sent:
         """Run a function of the bot, as a workflow does. The ``answer`` has its ``state``, ``outputs`` and ``error``.
@@ -210,15 +198,12 @@ class Slack:
             inputs: what the workflow gives it.
         """
         body = {"callback_id": function, "inputs": dict(inputs or {})}
-        started = await self._act(
-            f"the function {function}", "/control/functions", body, self._channel("general")
-        )
+        place = self._channel("general")
+        started = await self._act(f"the function {function}", "/control/functions", body, place)
         path = f"/control/functions/{started.answer['execution']}"
         return replace(started, answer=await self._client.request("GET", path))
 
-    async def shortcut(
-        self, callback_id: str, *, on: Sent | Message | None = None, user: str = "ada"
-    ) -> Sent:
+    async def shortcut(self, callback_id: str, *, on: On = None, user: str = "ada") -> Sent:
         """Use a shortcut: of a message if one is given, otherwise a global one."""
         body, place = {"callback_id": callback_id, "user": user}, self._channel("general")
         if on is not None:
@@ -231,9 +216,8 @@ class Slack:
         """Add a reaction to a message, or remove it. A reaction to a reply is one to the bot's last reply."""
         message = _message(on)
         body = {"channel": message.channel, "ts": message.ts, "name": name, "user": user}
-        return await self._act(
-            f"the reaction :{name}:", "/control/reactions", body, self._channel(message.channel)
-        )
+        place = self._channel(message.channel)
+        return await self._act(f"the reaction :{name}:", "/control/reactions", body, place)
 
     def modal(self, user: str = "ada") -> JSON:
         """Return the modal that a person sees, as the bot opened or last updated it.
@@ -257,7 +241,7 @@ class Slack:
             raise AssertionError("\n".join([f"{user} has no Home tab", *map(str, self._stories())]))
         return shown.content
 
-    async def _say(self, text: str, thread: Sent | Message | None, **how: str | bool) -> Sent:
+    async def _say(self, text: str, thread: On, **how: str | bool) -> Sent:
         root = None if thread is None else _message(thread).thread_ts or _message(thread).ts
         said = await self._client.say(text, thread_ts=root, wait=True, **how)
         await self._idle()
@@ -266,9 +250,8 @@ class Slack:
                 raise AssertionError(f"ingest did not take {event['kind']}: {event['attempts'][-1]}")
         place = self._channel(said["message"]["channel"])
         message = place.messages[said["message"]["ts"]]
-        return Sent(
-            repr(text), place, message.ts, message.thread_ts or message.ts, message, stories=self._stories
-        )
+        root = message.thread_ts or message.ts
+        return Sent(repr(text), place, message.ts, root, message, stories=self._stories)
 
     async def _act(self, what: str, path: str, body: JSON, place: Channel, method: str = "POST") -> Sent:
         ts = self.simulator.workspace.next_ts()

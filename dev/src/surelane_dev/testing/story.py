@@ -8,7 +8,8 @@ from typing import Any
 from surelane.calls import Connection
 
 _ALL = """
-select e.id, e.kind, e.item_key, e.attempts, w.reason, w.detail, e.errors, null as result, e.event as payload
+select e.id, e.kind, e.item_key as key, e.attempts, w.reason as state, w.detail, e.errors,
+    null as result, e.event as payload
 from agent.event as e, lateral agent.why_waiting(e.id) as w
 union all
 select h.id, h.kind, h.item_key, h.attempts, h.outcome, h.reason, h.errors, h.result, h.event
@@ -48,21 +49,12 @@ class Story:
 
 async def stories(connection: Connection, tracebacks: Mapping[int, str]) -> list[Story]:
     """Return all events of a database, in the order in which they were stored."""
-    return [
-        Story(
-            row["id"],
-            row["kind"],
-            row["item_key"],
-            row["attempts"],
-            row["reason"],
-            row["detail"],
-            _read(row["errors"]) or [],
-            _read(row["result"]),
-            _read(row["payload"]),
-            tracebacks.get(row["id"]),
-        )
-        for row in await connection.fetch(_ALL)
-    ]
+    found = []
+    for row in await connection.fetch(_ALL):
+        read = {name: _read(row[name]) for name in ("errors", "result", "payload")}
+        given = {**dict(row), **read, "errors": read["errors"] or []}
+        found.append(Story(**given, traceback=tracebacks.get(row["id"])))
+    return found
 
 
 def _read(text: str | None) -> Any:  # noqa: ANN401 - any JSON value

@@ -42,11 +42,7 @@ class LocalWorker:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it, and return as its parts run.
-
-        Raises:
-            Exception: it cannot start.
-        """
+        """Start it, and return as its parts run. Raises Exception: it cannot start."""
         self._task = asyncio.create_task(self._run())
         either: list[asyncio.Future[Any]] = [self._task, self._started]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -55,7 +51,6 @@ class LocalWorker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds claims."""
         return self._started.done() and bool(self._started.result()[0].leases.held)
 
     def look_at_schedules(self) -> None:
@@ -84,12 +79,8 @@ class LocalWorker:
 
     async def _run(self) -> None:
         async with AsyncExitStack() as stack:
-            pool = await create_pool(
-                self.settings.database_url.get_secret_value(),
-                service=SERVICE,
-                max_size=CONNECTIONS,
-                statement_timeout=STATEMENT_TIMEOUT,
-            )
+            url, bound = self.settings.database_url.get_secret_value(), STATEMENT_TIMEOUT
+            pool = await create_pool(url, service=SERVICE, max_size=CONNECTIONS, statement_timeout=bound)
             stack.push_async_callback(close_pool, pool)
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))

@@ -11,7 +11,7 @@ from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListene
 from slack_bolt.response import BoltResponse
 
 from surelane.events import Event
-from surelane_bolt.attempt import Attempt, Owned, current, failed, prepare
+from surelane_bolt.attempt import BoltAttempt, Owned, current, failed, prepare
 from surelane_bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -19,7 +19,7 @@ from surelane_worker.handling.handler import Call, Given
 
 def handler_of(app: AsyncApp) -> Call:
     """Return a handler that runs the app's listeners. From now on, the app runs nowhere else."""
-    own = prepare(app, _Lazy)
+    own = prepare(app, _AsyncLazy)
 
     async def note(error: Exception, request: AsyncBoltRequest, response: BoltResponse) -> None:
         attempt = failed(error)
@@ -31,9 +31,9 @@ def handler_of(app: AsyncApp) -> Call:
 
     async def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
-        attempt = Attempt(cast("Event", event), ctx, threaded=False)
+        attempt = BoltAttempt(cast("Event", event), ctx, threaded=False)
         request = AsyncBoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
-        attempt.take(request, _Context)
+        attempt.take(request, _AsyncContext)
         try:
             with attempt.within():
                 response = await app.async_dispatch(request)
@@ -49,7 +49,7 @@ def handler_of(app: AsyncApp) -> Call:
     return handle
 
 
-class _Lazy(AsyncioLazyListenerRunner):
+class _AsyncLazy(AsyncioLazyListenerRunner):
     """Start lazy listeners as tasks that the attempt waits for. Start none after the listener failed."""
 
     def start(self, function: Callable[..., Awaitable[None]], request: AsyncBoltRequest) -> None:
@@ -77,5 +77,5 @@ class _Lazy(AsyncioLazyListenerRunner):
         super().start(noted, request)
 
 
-class _Context(Owned, AsyncBoltContext):
+class _AsyncContext(Owned, AsyncBoltContext):
     """The request's context."""

@@ -15,7 +15,7 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_bolt.calls import Calls, Client
+from surelane_bolt.calls import Client, SlackCalls
 from surelane_service.subscriptions import COMMAND
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
@@ -33,7 +33,7 @@ ANSWERED = "bolt:ack"
 RESPOND = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
 """The parameters of Bolt's ``respond``, in their order."""
 
-current: ContextVar["Attempt | None"] = ContextVar("attempt", default=None)
+current: ContextVar["BoltAttempt | None"] = ContextVar("attempt", default=None)
 """The attempt in which this task or thread runs."""
 _part: ContextVar[int] = ContextVar("part", default=LISTENER)
 
@@ -42,7 +42,7 @@ class NotAuthorizedError(SentenceError):
     """The app has no token for the event's workspace, so none of its listeners ran."""
 
 
-class RefusedError(Exception):
+class AppRefusedError(Exception):
     """The app refused an event with a status of 5xx."""
 
     def __init__(self, status: int) -> None:
@@ -50,7 +50,7 @@ class RefusedError(Exception):
 
 
 @dataclass(eq=False)
-class Attempt:
+class BoltAttempt:
     """An attempt at one event."""
 
     event: Event
@@ -68,7 +68,7 @@ class Attempt:
     _responded: bool = False
 
     def __post_init__(self) -> None:
-        self.calls = Calls(self.event, self.ctx)
+        self.calls = SlackCalls(self.event, self.ctx)
 
     def take(self, request: Any, context: type[Any]) -> None:
         """Give a request a context that belongs to this attempt."""
@@ -162,7 +162,7 @@ class Attempt:
             self.ctx.log.debug("no listener takes this event; it is completed")
             return Complete({"unhandled": "no listener"})
         if response.status >= 500:
-            raise RefusedError(response.status)
+            raise AppRefusedError(response.status)
         if not authorized and (response.body or self._responded):
             raise NotAuthorizedError
         return None
@@ -181,7 +181,7 @@ def prepare(app: Any, lazy: Callable[..., Any]) -> Any:
     return runner.listener_error_handler
 
 
-def failed(error: Exception) -> Attempt:
+def failed(error: Exception) -> BoltAttempt:
     """Note an exception of the app, and return the attempt that runs."""
     attempt = current.get()
     if attempt is None:
@@ -208,7 +208,7 @@ class Owned:
     A context marks the client that Bolt puts into it.
     """
 
-    def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:
+    def __init__(self, attempt: BoltAttempt, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._attempt = attempt
 
@@ -241,7 +241,7 @@ class _Respond(Owned, Respond):
         return attempt.waited(attempt.respond(self.response_url, message, _part.get()))
 
 
-def mark(client: Client, attempt: Attempt | None) -> None:
+def mark(client: Client, attempt: BoltAttempt | None) -> None:
     """Let a client send its calls through ``attempt``; ``None``: through the attempt that runs at the call."""
     plain: Callable[..., Any] = client.api_call
 

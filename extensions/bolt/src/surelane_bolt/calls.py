@@ -80,7 +80,7 @@ class _Posting(AsyncWebClient):
 
 
 @dataclass(eq=False)
-class Calls:
+class SlackCalls:
     """The calls of one attempt. Use it on the worker's event loop."""
 
     event: Event

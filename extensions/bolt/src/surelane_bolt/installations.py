@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 from surelane_bolt.attempt import current
-from surelane_service.installation_store import AsyncInstallations, SyncInstallations
+from surelane_bolt.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import Installations, Owner, Stored
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import SentenceError

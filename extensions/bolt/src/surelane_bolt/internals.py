@@ -14,7 +14,7 @@ from slack_bolt.async_app import AsyncApp, AsyncAssistant
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredListener:
     """A registered listener."""
 
     name: str
@@ -24,13 +24,13 @@ class Registered:
     """What that function was given, such as the command's name, by the names of its variables."""
 
 
-def registered(app: App | AsyncApp) -> Iterator[Registered]:
+def registered(app: App | AsyncApp) -> Iterator[RegisteredListener]:
     """Yield the app's listeners in the order of their registration."""
     listeners = app._async_listeners if isinstance(app, AsyncApp) else app._listeners  # noqa: SLF001
     for listener in listeners:
         function = getattr(listener.matchers[0], "func", None)
         name = getattr(listener.ack_function, "__name__", repr(listener.ack_function))
-        yield Registered(name, *_made_by(function))
+        yield RegisteredListener(name, *_made_by(function))
 
 
 def assistants(app: App | AsyncApp) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from slack_bolt import App
 from slack_bolt.async_app import AsyncApp
 
-from surelane_bolt.internals import Registered, assistants, registered
+from surelane_bolt.internals import RegisteredListener, assistants, registered
 from surelane_service.subscriptions import COMMAND
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.routes import command_kinds, equal, event_kinds
@@ -76,7 +76,7 @@ def idle_listeners(app: App | AsyncApp, further: Iterable[str] = ()) -> Iterator
                 yield listener.name, f"ingest takes no messages of subtype {subtypes}"
 
 
-def _kinds_of(listener: Registered) -> Iterator[str]:
+def _kinds_of(listener: RegisteredListener) -> Iterator[str]:
     """Yield a listener's kinds. Raise ``ValueError`` if they cannot be read."""
     wanted = listener.wanted
     match listener.sort:

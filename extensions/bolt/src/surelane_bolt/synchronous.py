@@ -18,7 +18,7 @@ from slack_bolt.lazy_listener.runner import LazyListenerRunner
 from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
 
 from surelane.events import Event
-from surelane_bolt.attempt import Attempt, Owned, current, failed, prepare
+from surelane_bolt.attempt import BoltAttempt, Owned, current, failed, prepare
 from surelane_bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
@@ -38,7 +38,7 @@ def handler_of(app: App) -> Call:
 
     def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
-        attempt = Attempt(cast("Event", event), ctx, threaded=True)
+        attempt = BoltAttempt(cast("Event", event), ctx, threaded=True)
         request = BoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
         attempt.take(request, _Context)
         with attempt.within():

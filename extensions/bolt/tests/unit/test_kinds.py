@@ -10,7 +10,7 @@ from slack_bolt.async_app import AsyncApp, AsyncAssistant
 from structlog.testing import capture_logs
 
 from surelane_bolt import bolt_handlers, is_bolt_app
-from surelane_bolt.internals import Registered, registered
+from surelane_bolt.internals import RegisteredListener, registered
 from surelane_bolt.kinds import INTERACTIONS, idle_listeners, kinds_of
 from surelane_service import subscriptions
 from surelane_worker.handling.handler import HandlersError
@@ -103,7 +103,7 @@ def test_command_by_a_pattern_needs_the_setting() -> None:
         kinds_of(app)
     assert kinds_of(app, ["slack.command.deploy-web"]) == ("slack.command.deploy-web",)
     app._listeners[0].matchers[0].func = None  # type: ignore[attr-defined]  # noqa: SLF001
-    assert list(registered(app)) == [Registered("listen", "", {})], "an unknown matcher has no sort"
+    assert list(registered(app)) == [RegisteredListener("listen", "", {})], "an unknown matcher has no sort"
 
 
 @pytest.mark.parametrize("make", [sync_app, async_app])

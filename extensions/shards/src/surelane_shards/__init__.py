@@ -1,1 +1,1 @@
-"""Several Surelane installations side by side: asks them all, and moves a workspace."""
+"""Several installations, each for some workspaces: a command for all of them, and moves between them."""

@@ -59,7 +59,7 @@ PATIENCE = Patience()
 class Request:
     """One request that waits."""
 
-    def __init__(self, answers: "Answers", until: float) -> None:
+    def __init__(self, answers: "AnswerWaits", until: float) -> None:
         self._answers = answers
         self.until = until
         """When it gives up, by the event loop's clock."""
@@ -90,7 +90,7 @@ class Request:
             return None
 
 
-class Answers:
+class AnswerWaits:
     """Gets answers from the database while requests wait. Use it as a context manager."""
 
     def __init__(

@@ -27,7 +27,7 @@ from aiohttp.typedefs import Handler
 from opentelemetry.trace import SpanKind
 
 from surelane.trace_context import span_context_of
-from surelane_ingest.metrics import Metrics
+from surelane_ingest.metrics import IngestMetrics
 from surelane_service.logs import get_logger
 from surelane_service.probes import ConnectionLimit
 from surelane_service.telemetry.spans import Tracer, failed, within
@@ -150,7 +150,7 @@ Answering = Callable[[web.Request], Awaitable[web.Response]]
 """Answers the requests of a route."""
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
+class RequestRefused(Exception):  # noqa: N818 - it is an answer, not a failure
     """A request that is answered with an error, which quotes nothing that the client sent.
 
     ``event``: the log fields that name the event of a verified request.
@@ -171,8 +171,8 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
         self.event = event or {}
 
 
-def unsigned() -> Refused:
-    return Refused(401, "the signature is missing, wrong or stale")
+def unsigned() -> RequestRefused:
+    return RequestRefused(401, "the signature is missing, wrong or stale")
 
 
 class Bodies:
@@ -193,21 +193,21 @@ class Bodies:
     def check(self, request: web.Request, media_types: Collection[str]) -> None:
         """Refuse another content type (415), a compressed body (415), and one that is too large (413)."""
         if request.content_type not in media_types:
-            raise Refused(415, f"the content type must be {' or '.join(media_types)}")
+            raise RequestRefused(415, f"the content type must be {' or '.join(media_types)}")
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise Refused(415, "compressed bodies are not taken")
+            raise RequestRefused(415, "compressed bodies are not taken")
         if (request.content_length or 0) > self.largest:
             raise self.too_large()
 
-    def too_large(self) -> Refused:
-        return Refused(413, f"the body is larger than {self.largest} bytes")
+    def too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"the body is larger than {self.largest} bytes")
 
     @asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[bytes]:
         """Read the raw body of a request, which counts until the end of the block.
 
         Raises:
-            Refused: it is cut short (400), too slow (408) or too large (413), or no memory is left (503).
+            RequestRefused: it is cut short (400), too slow (408) or too large (413), or no memory is left (503).
             ConnectionError: the client went away, so no request is left to answer.
         """
         size = 0
@@ -219,13 +219,15 @@ class Bodies:
                         if size + len(piece) > self.largest:
                             raise self.too_large()
                         if not self.take(size, size + len(piece)):
-                            raise Refused(503, "too many requests at once")
+                            raise RequestRefused(503, "too many requests at once")
                         size += len(piece)
                         pieces.append(piece)
             except TimeoutError:
-                raise Refused(408, f"the body took longer than {self.read_within:.0f} seconds") from None
+                raise RequestRefused(
+                    408, f"the body took longer than {self.read_within:.0f} seconds"
+                ) from None
             except (web.RequestPayloadError, ClientPayloadError):
-                raise Refused(400, "the body is cut short or garbled") from None
+                raise RequestRefused(400, "the body is cut short or garbled") from None
             body, pieces = b"".join(pieces), []  # the body alone takes memory from here on
             yield body
         finally:
@@ -250,7 +252,7 @@ class Bodies:
             self._large_bytes -= size
 
 
-class Endpoint(Protocol):
+class SignedRoute(Protocol):
     """A URL that takes signed requests. Its path is its route, and names it in metrics and logs."""
 
     @property
@@ -258,6 +260,10 @@ class Endpoint(Protocol):
 
     @property
     def media_types(self) -> Collection[str]: ...
+
+    @property
+    def refused(self) -> Callable[[web.Request, RequestRefused], None] | None:
+        """Notes a signed request that is refused; ``None``: the route does that itself."""
 
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a signed request."""
@@ -268,7 +274,7 @@ class Endpoint(Protocol):
     async def take(
         self, request: web.Request, body: bytes, senders: Sequence[str], arrived: float
     ) -> web.Response:
-        """Store a verified request, which arrived then by the event loop's clock. Answer it, or raise ``Refused``."""
+        """Store a verified request, ``arrived`` by the loop's clock. Answer it, or raise :class:`RequestRefused`."""
 
 
 @dataclass(frozen=True)
@@ -278,9 +284,9 @@ class App:
     ``drain``: set once the service stops, and takes no new requests. ``off``: paths that are switched off, and why.
     """
 
-    endpoints: Sequence[Endpoint]
+    endpoints: Sequence[SignedRoute]
     bodies: Bodies
-    metrics: Metrics
+    metrics: IngestMetrics
     drain: asyncio.Event
     refusals: Refusals
     connections: ConnectionLimit
@@ -296,7 +302,7 @@ class App:
             web.route("*", "/{path:.*}", self._unknown("no such path", 404)),
         ]
 
-    def _answering(self, endpoint: Endpoint) -> Answering:
+    def _answering(self, endpoint: SignedRoute) -> Answering:
         path = endpoint.path
 
         async def answer(request: web.Request) -> web.Response:
@@ -311,23 +317,25 @@ class App:
                     verified = True
                     self.connections.trust(request)
                     response = await endpoint.take(request, body, senders, arrived)
-            except Refused as refused:
+            except RequestRefused as refused:
                 response = self._refusal(path, refused)
                 if not verified:
                     response.force_close()
+                elif endpoint.refused is not None:
+                    endpoint.refused(request, refused)
             self.metrics.answers[path, response.status] += 1
             return response
 
         return answer
 
-    def _check(self, endpoint: Endpoint, request: web.Request) -> None:
+    def _check(self, endpoint: SignedRoute, request: web.Request) -> None:
         if self.drain.is_set():
-            raise Refused(503, "stopping")
+            raise RequestRefused(503, "stopping")
         if not endpoint.plausible(request):
             raise unsigned()
         self.bodies.check(request, endpoint.media_types)
 
-    def _refusal(self, path: str, refused: Refused) -> web.Response:
+    def _refusal(self, path: str, refused: RequestRefused) -> web.Response:
         if refused.event:
             _logger.warning(
                 "request refused", path=path, status=refused.status, reason=refused.error, **refused.event

@@ -6,8 +6,7 @@ first: no request ever waits for a note.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Self
 
@@ -15,8 +14,8 @@ from aiohttp import web
 
 from surelane.calls import Pool
 from surelane.slack import Payload, edited_message, inner_event, key_of, kind_of, place_of
-from surelane_ingest.app import Endpoint, Refused
-from surelane_ingest.envelope import word
+from surelane_ingest.app import RequestRefused
+from surelane_ingest.frames import word
 from surelane_service.intake import Dropped, Intake
 from surelane_service.logs import get_logger
 from surelane_service.webhooks import ID
@@ -61,6 +60,12 @@ class Notes:
             reason = f"subtype {word((edited_message(inner) or inner).get('subtype'))}"
         self.note(Dropped(key, kind_of(given), reason, place.workspace, place.channel, place.message_ts))
 
+    def refused(self, request: web.Request, refused: RequestRefused) -> None:
+        """Note a signed webhook, or a remote agent's answer, that is refused."""
+        name = request.match_info.get("name")
+        key = request.headers[ID] if name is None else f"webhook:{name}:{request.headers[ID]}"
+        self.note(Dropped(key, request.path, f"{refused.status} {refused}"))
+
     def note(self, dropped: Dropped) -> None:
         if len(self._waiting) >= MOST:
             self._lost += 1
@@ -101,37 +106,3 @@ def _short(dropped: Dropped) -> Dropped:
 
 def _storable(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode()
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """A URL of webhooks or answers whose signed requests are noted where they are refused."""
-
-    endpoint: Endpoint
-    notes: Notes
-
-    @property
-    def path(self) -> str:
-        return self.endpoint.path
-
-    @property
-    def media_types(self) -> Collection[str]:
-        return self.endpoint.media_types
-
-    def plausible(self, request: web.Request) -> bool:
-        return self.endpoint.plausible(request)
-
-    def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
-        return self.endpoint.senders(request, body)
-
-    async def take(
-        self, request: web.Request, body: bytes, senders: Sequence[str], arrived: float
-    ) -> web.Response:
-        """Do as the endpoint does."""
-        try:
-            return await self.endpoint.take(request, body, senders, arrived)
-        except Refused as refused:
-            name = request.match_info.get("name")
-            key = request.headers[ID] if name is None else f"webhook:{name}:{request.headers[ID]}"
-            self.notes.note(Dropped(key, request.path, f"{refused.status} {refused}"))
-            raise

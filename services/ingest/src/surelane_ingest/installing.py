@@ -18,9 +18,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from html import escape
-from pathlib import Path
-from string import Template
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin
 
@@ -33,17 +30,18 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.encryption.keys import Keyring, SealedError
 from surelane.encryption.sealing import Sealing
-from surelane.errors import SettingsError, SurelaneError, described
+from surelane.errors import SurelaneError, described
 from surelane.slack import Payload, object_in, reporter_of
-from surelane_ingest.app import RETRY_AFTER, Answering, Refused
+from surelane_ingest.app import RETRY_AFTER, Answering, RequestRefused
 from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_ingest.metrics import Metrics
+from surelane_ingest.install_pages import HEADERS, INSTALL, SLACK_CLIENT, InstallFailedError, Pages
+from surelane_ingest.metrics import IngestMetrics
 from surelane_service.installations import Installations, Owner
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import is_slack
 
-INSTALL, REDIRECT = "/slack/install", "/slack/oauth_redirect"
+REDIRECT = "/slack/oauth_redirect"
 STATE_LIVES = 600
 """Seconds."""
 AT_ONCE = 4
@@ -68,12 +66,12 @@ class Person(NamedTuple):
     user: str
 
     def check(self, given: Installation) -> None:
-        """Raise :class:`NotInstalledError` unless Slack gave this person's token."""
+        """Raise :class:`InstallFailedError` unless Slack gave this person's token."""
         if given.user_id != self.user or self.owner not in (given.team_id, given.enterprise_id):
             reason = "You are signed in to Slack as somebody else. Ask the bot for a button of your own."
-            raise NotInstalledError("other_person", reason, status=403, title="Not connected")
+            raise InstallFailedError("other_person", reason, status=403, title="Not connected")
         if not given.user_token or given.bot_token:
-            raise NotInstalledError("no_user_token", "Slack gave no token for you.", title="Not connected")
+            raise InstallFailedError("no_user_token", "Slack gave no token for you.", title="Not connected")
 
 
 class States:
@@ -104,16 +102,6 @@ class States:
         return name, ends, Person(*person.split(":")) if person else None
 
 
-class NotInstalledError(Exception):
-    """An install that ended without one. The page says why. ``code``: a word for support. ``status``: of the page."""
-
-    def __init__(self, code: str, reason: str, *, status: int = 400, title: str = "Not installed") -> None:
-        super().__init__(reason)
-        self.code = code
-        self.status = status
-        self.title = title
-
-
 class Installer:
     """Serves the two URLs of an install. :class:`SettingsError`: the team's own pages cannot be read."""
 
@@ -125,7 +113,7 @@ class Installer:
         sealing: Sealing,
         session: aiohttp.ClientSession,
         drain: asyncio.Event,
-        metrics: Metrics,
+        metrics: IngestMetrics,
     ) -> None:
         self._client_id = settings.client_id or ""
         self._client_secret = settings.client_secret.get_secret_value() if settings.client_secret else ""
@@ -163,9 +151,9 @@ class Installer:
     def _answering(self, answer: Answering) -> Answering:
         async def answering(request: web.Request) -> web.Response:
             try:
-                stopping = NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
+                stopping = InstallFailedError("stopping", "This server is stopping. Try again.", status=503)
                 response = self._failed(stopping) if self._drain.is_set() else await answer(request)
-            except NotInstalledError as error:
+            except InstallFailedError as error:
                 response = self._failed(error)
             self._metrics.answers[request.path, response.status] += 1
             response.force_close()
@@ -178,7 +166,7 @@ class Installer:
         if "user" in request.query:
             person = Person(team, request.query["user"])
             if not (self._connects and _TEAM.fullmatch(team) and _USER.fullmatch(person.user)):
-                raise NotInstalledError("invalid_link", "This link cannot be used.", title="Not connected")
+                raise InstallFailedError("invalid_link", "This link cannot be used.", title="Not connected")
         state = self._states.issue(person)
         authorize = self._authorize if person is None else self._connect
         location = authorize.generate(state, team if _TEAM.fullmatch(team) else None)
@@ -194,22 +182,22 @@ class Installer:
         state = query.get("state", "")
         issued = self._states.read(state)
         if issued is None:
-            raise NotInstalledError("invalid_state", "The link is incomplete, or not from this app.")
+            raise InstallFailedError("invalid_state", "The link is incomplete, or not from this app.")
         headers: dict[str, str | Sequence[str]] = {"cookie": request.headers.getall("Cookie", [])}
         if not self._cookies.is_valid_browser(state, headers):
-            raise NotInstalledError("other_browser", "The install was started in another browser.")
+            raise InstallFailedError("other_browser", "The install was started in another browser.")
         name, ends, person = issued
         if datetime.now(UTC) > ends:
-            raise NotInstalledError("expired_state", "The install took longer than ten minutes.")
+            raise InstallFailedError("expired_state", "The install took longer than ten minutes.")
         code = query.get("code", "")
         if not code:
-            raise NotInstalledError("missing_code", "Slack sent no code.")
+            raise InstallFailedError("missing_code", "Slack sent no code.")
         if self._turns.locked():
-            raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
+            raise InstallFailedError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
-            away = NotInstalledError("database", "Our database does not answer. Try again soon.", status=503)
+            away = InstallFailedError("database", "Our database does not answer. Try again soon.", status=503)
             if not await self._bounded(self._stored.use_oauth_state(name, ends), away):
-                raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
+                raise InstallFailedError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
             if person is not None:
                 person.check(installation)
@@ -244,7 +232,7 @@ class Installer:
                     await self._sealing.key_for(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
-        """Delete the tokens that Slack says are gone. Those of a later install stay. ``Refused``: try again."""
+        """Delete the tokens that Slack says are gone. Those of a later install stay. ``RequestRefused``: try again."""
         owner = Owner.of(removed.enterprise_id, removed.team_id, removed.is_enterprise_install)
         if owner is None:
             return
@@ -253,14 +241,14 @@ class Installer:
             call = self._stored.uninstall(owner, removed.enterprise_id, until)
         else:
             call = self._stored.delete(owner, removed.users, until)
-        deleted = await self._bounded(call, Refused(503, "tokens are not known to be deleted"))
+        deleted = await self._bounded(call, RequestRefused(503, "tokens are not known to be deleted"))
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
-        """Note that another installation reported a stored event of a shared channel. ``Refused``: try again."""
+        """Note that another installation reported a stored event of a shared channel. ``RequestRefused``: try again."""
         owner = Owner.of(*reporter_of(envelope))
         if owner is not None:
-            refusal = Refused(503, "a report is not known to be noted")
+            refusal = RequestRefused(503, "a report is not known to be noted")
             await self._bounded(self._stored.note_report(event_id, owner), refusal)
 
     async def _exchanged(self, code: str) -> Installation:
@@ -279,16 +267,16 @@ class Installer:
             raise _refused_by_slack(refused) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _logger.warning("Slack does not answer an install", error=type(error).__name__)
-            raise NotInstalledError(
+            raise InstallFailedError(
                 "slack_unreachable", "Slack does not answer. Try again soon.", status=502
             ) from None
         installation = installation_of(answer, tested)
         of_workspace = bool(token) and not installation.is_enterprise_install
         if of_workspace and tested.get("team_id") != installation.team_id:
-            raise NotInstalledError("other_workspace", "Slack gave a token of another workspace.")
+            raise InstallFailedError("other_workspace", "Slack gave a token of another workspace.")
         return installation
 
-    def _failed(self, error: NotInstalledError) -> web.Response:
+    def _failed(self, error: InstallFailedError) -> web.Response:
         level = _logger.info if error.code == "access_denied" else _logger.warning
         level("the app was not installed", reason=error.code)
         response = self._pages.failure(error)
@@ -297,23 +285,23 @@ class Installer:
         return response
 
 
-def _refused_by_slack(error: object) -> NotInstalledError:
+def _refused_by_slack(error: object) -> InstallFailedError:
     if error == "access_denied":
-        return NotInstalledError("access_denied", "You cancelled the install.", title="Cancelled")
+        return InstallFailedError("access_denied", "You cancelled the install.", title="Cancelled")
     word = error if isinstance(error, str) and _WORD.fullmatch(error) else "refused"
-    return NotInstalledError(word, "Slack refused the install.")
+    return InstallFailedError(word, "Slack refused the install.")
 
 
 def _checked(answer: object, app_id: str | None) -> Mapping[str, Any]:
     """Return Slack's answer if it is of this app, and names an owner and a token."""
     if not isinstance(answer, dict):
-        raise NotInstalledError("garbled", "Slack's answer cannot be read.", status=502)
+        raise InstallFailedError("garbled", "Slack's answer cannot be read.", status=502)
     if app_id is not None and answer.get("app_id") != app_id:
-        raise NotInstalledError("other_app", "Slack gave a token of another app.")
+        raise InstallFailedError("other_app", "Slack gave a token of another app.")
     owner = answer.get("enterprise") if answer.get("is_enterprise_install") else answer.get("team")
     person = answer.get("authed_user") or {}
     if not (owner or {}).get("id") or not (answer.get("access_token") or person.get("access_token")):
-        raise NotInstalledError("garbled", "Slack's answer names no workspace or no token.", status=502)
+        raise InstallFailedError("garbled", "Slack's answer names no workspace or no token.", status=502)
     return answer
 
 
@@ -344,67 +332,3 @@ def installation_of(answer: Mapping[str, Any], tested: Mapping[str, Any]) -> Ins
         is_enterprise_install=wide,
         token_type=answer.get("token_type"),
     )
-
-
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline' https:; img-src https: data:; font-src https:;"
-    " form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
-)
-SLACK_CLIENT = "https://app.slack.com/client/"
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-_FRAME = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>$title</title>
-<style>body {{ font: 18px/1.5 system-ui, sans-serif; max-width: 36rem; margin: 4rem auto; padding: 0 1rem }}</style>
-</head><body><h1>$title</h1>
-{body}
-</body></html>
-"""
-_SUCCESS = _FRAME.format(
-    body='<p>$what in $workspace. <a href="$open_url">Open Slack</a>,'
-    ' or <a href="$browser_url">open it in the browser</a>.</p>'
-)
-_FAILURE = _FRAME.format(
-    body='<p>$reason</p>\n<p>Nothing was stored. <a href="$install_url">Try again</a>.</p>\n<p><small>$code</small></p>'
-)
-
-
-class Pages:
-    """Make the pages from templates with ``$names``. Each value is escaped for HTML."""
-
-    def __init__(self, directory: Path | None = None, client: str = SLACK_CLIENT) -> None:
-        """Read the team's own pages, if there is a directory. :class:`SettingsError`: one cannot be read.
-
-        ``client``: the address of Slack in the browser; the id of a workspace follows it.
-        """
-        self._success = Template(_SUCCESS if directory is None else _read(directory / "success.html"))
-        self._client = client
-        self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
-
-    def success(self, installed: Installation, owner: str, *, connected: bool = False) -> web.Response:
-        workspace = installed.team_name or installed.enterprise_name or "Slack"
-        opening = f"slack://app?team={owner}&id={installed.app_id or ''}"
-        what = "Your account is connected" if connected else "The app is installed"
-        shown = {"workspace": workspace, "open_url": opening, "browser_url": f"{self._client}{owner}"}
-        return _page(self._success, 200, title="Thank you", what=what, **shown)
-
-    def failure(self, error: NotInstalledError) -> web.Response:
-        shown = {"title": error.title, "reason": str(error), "code": error.code}
-        return _page(self._failure, error.status, install_url=INSTALL, **shown)
-
-
-def _page(template: Template, status: int, **values: str) -> web.Response:
-    text = template.safe_substitute({name: escape(value) for name, value in values.items()})
-    return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"SURELANE_INSTALL_PAGES: {path} cannot be read: {error}") from error

@@ -7,13 +7,13 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from surelane_service.figures import MOST_KINDS
-from surelane_service.probes import Bounded
+from surelane_service.probes import BoundedNames
 from surelane_service.telemetry.setup import SCHEMA_URL, counted, messaging, single
 
 _SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]
 
 
-class Metrics:
+class IngestMetrics:
     """Counts since the process began. The instruments below say of what."""
 
     def __init__(self, waiting: Callable[[], int]) -> None:
@@ -21,7 +21,7 @@ class Metrics:
         self.answers: Counter[tuple[str, int]] = Counter()
         self.ignored: Counter[str] = Counter()
         self._sent: Counter[tuple[str, str]] = Counter()
-        self._kinds = Bounded(MOST_KINDS)
+        self._kinds = BoundedNames(MOST_KINDS)
         self.duplicates = self.altered = self.rate_limited = 0
         meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
         self._duration = meter.create_histogram(

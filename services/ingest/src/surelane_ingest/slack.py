@@ -76,6 +76,7 @@ class SlackUrl:
     read: Mapping[str, Callable[[bytes], Envelope]]
     signatures: Signatures
     taker: Taker
+    refused: None = None
 
     @property
     def media_types(self) -> Collection[str]:

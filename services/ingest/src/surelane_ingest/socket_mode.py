@@ -19,8 +19,8 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Pool
-from surelane_ingest import envelope
-from surelane_ingest.app import Bodies, Refusals, Refused
+from surelane_ingest import envelope, frames
+from surelane_ingest.app import Bodies, Refusals, RequestRefused
 from surelane_ingest.census import Census
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.taking import Taker
@@ -77,7 +77,7 @@ def _level(place: int) -> int:
     return logging.DEBUG if place == RECOUNTING else logging.INFO
 
 
-class Links:
+class SocketLinks:
     """The state of all connections, and how many envelopes had which outcome since the process began.
 
     ``open``: connections on which Slack can send. ``pending``: envelopes taken and not acknowledged yet. ``others``:
@@ -136,7 +136,7 @@ class Shared:
     taker: Taker
     subscriptions: envelope.Subscriptions
     bodies: Bodies
-    links: Links
+    links: SocketLinks
     refusals: Refusals
     drain: asyncio.Event
 
@@ -187,24 +187,24 @@ class Link:
         """Take a frame. Return whether Slack says that the connection will end."""
         if self.shared.drain.is_set():
             return False  # Slack sends it again, to another connection
-        frame = envelope.read_frame(text, self.shared.subscriptions)
+        frame = frames.read_frame(text, self.shared.subscriptions)
         match frame:
-            case envelope.Delivered():
+            case frames.Delivered():
                 self._begin(frame, len(text))
-            case envelope.Disconnect(reason):
+            case frames.Disconnect(reason):
                 self.reason = reason
                 self.leaving.set()
                 return True
             case envelope.Malformed(reason):
                 self.shared.links.envelopes["other", "ignored"] += 1
                 self.shared.refusals.note(PATH, 400, reason)
-            case envelope.Hello():
+            case frames.Hello():
                 pass
             case _:
                 assert_never(frame)
         return False
 
-    def _begin(self, delivered: envelope.Delivered, size: int) -> None:
+    def _begin(self, delivered: frames.Delivered, size: int) -> None:
         if not self.shared.bodies.take(0, size):
             self.shared.links.envelopes[delivered.kind, "unavailable"] += 1
             self.shared.refusals.note(PATH, 503, "too many requests at once")
@@ -221,7 +221,7 @@ class Link:
 
         task.add_done_callback(done)
 
-    async def _take(self, delivered: envelope.Delivered) -> None:
+    async def _take(self, delivered: frames.Delivered) -> None:
         try:
             outcome = await self._outcome(delivered)
         except Exception:
@@ -229,7 +229,7 @@ class Link:
             outcome = "failed"
         self.shared.links.envelopes[delivered.kind, outcome] += 1
 
-    async def _outcome(self, delivered: envelope.Delivered) -> str:
+    async def _outcome(self, delivered: frames.Delivered) -> str:
         """Store an envelope's event, and then acknowledge it.
 
         Without an acknowledgement Slack sends an event again, and tells a person that a command failed.
@@ -238,7 +238,7 @@ class Link:
         arrived = asyncio.get_running_loop().time()
         try:
             answer = await self.shared.taker.take(delivered.content, arrived, delivered.retry)
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.event:
                 _logger.warning("envelope refused", reason=refused.error, **refused.event)
             else:
@@ -250,7 +250,7 @@ class Link:
             outcome = "refused"  # never storable, so Slack need not try again
         try:
             async with asyncio.timeout(CLOSES_WITHIN):
-                await self.socket.send_str(envelope.acknowledgement(delivered, answer))
+                await self.socket.send_str(frames.acknowledgement(delivered, answer))
         except (TimeoutError, aiohttp.ClientError, OSError):
             return "lost"
         return outcome
@@ -362,20 +362,20 @@ class SocketMode:
             raise NotConnectedError("Slack's answer names no address")
         return url
 
-    async def _hello(self, socket: aiohttp.ClientWebSocketResponse, place: int) -> envelope.Hello:
+    async def _hello(self, socket: aiohttp.ClientWebSocketResponse, place: int) -> frames.Hello:
         message = await socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise NotConnectedError("Slack ended the connection at once")
-        match envelope.read_frame(message.data, self._shared.subscriptions):
-            case envelope.Hello(connections) if place and connections >= MOST:
+        match frames.read_frame(message.data, self._shared.subscriptions):
+            case frames.Hello(connections) if place and connections >= MOST:
                 await self._count(connections)
                 raise NotConnectedError(FULL, REFUSED_PAUSE)
-            case envelope.Hello() as hello:
+            case frames.Hello() as hello:
                 return hello
-            case envelope.Disconnect("too_many_websockets"):
+            case frames.Disconnect("too_many_websockets"):
                 await self._count(MOST + 1)  # this one included
                 raise NotConnectedError(FULL, REFUSED_PAUSE if place else None)
-            case envelope.Disconnect(reason):
+            case frames.Disconnect(reason):
                 raise NotConnectedError(f"Slack ended the connection at once: {reason}")
             case _:
                 raise NotConnectedError("Slack did not say hello")
@@ -383,7 +383,7 @@ class SocketMode:
 
 def _refused(error: SlackApiError) -> NotConnectedError:
     response = error.response
-    code = envelope.word(response.get("error")) if hasattr(response, "get") else "unknown"
+    code = frames.word(response.get("error")) if hasattr(response, "get") else "unknown"
     if code in ("ratelimited", "rate_limited"):
         after = getattr(response, "headers", {}).get("Retry-After", "")
         seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 5 else 30

@@ -11,8 +11,8 @@ from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError, described
 from surelane.slack import key_of
 from surelane_ingest import envelope
-from surelane_ingest.answers import Answers, Request
-from surelane_ingest.app import Refused
+from surelane_ingest.answers import AnswerWaits, Request
+from surelane_ingest.app import RequestRefused
 from surelane_ingest.dropped import Notes
 from surelane_ingest.installing import Installer
 from surelane_ingest.loops import Loops
@@ -40,7 +40,7 @@ class Taker:
     """
 
     writer: Writer
-    answers: Answers
+    answers: AnswerWaits
     tracer: Tracer | None
     installer: Installer | None
     sealing: Sealing
@@ -59,7 +59,7 @@ class Taker:
             retry: the number of Slack's retry; ``None``: it is none.
 
         Raises:
-            Refused: it is malformed (400), the event is not known to be stored (400 or 503), or nothing handles
+            RequestRefused: it is malformed (400), the event is not known to be stored (400 or 503), or nothing handles
                 it (404).
         """
         metrics = self.writer.metrics
@@ -76,7 +76,7 @@ class Taker:
                 if answer == REFUSED:
                     named = {"event_id": sent.key, "kind": sent.kind}
                     self.notes.of(sent.payload, "no_handler", sent.key)
-                    raise Refused(404, "no handler takes this", headers=NO_RETRY, event=named)
+                    raise RequestRefused(404, "no handler takes this", headers=NO_RETRY, event=named)
                 return answer or _unanswered(sent)
             case envelope.Challenge(challenge):
                 self._log.info("url verified")
@@ -89,7 +89,7 @@ class Taker:
                 self._log.warning("slack drops events of a workspace with too many", team=team, minute=minute)
             case envelope.Malformed(reason):
                 self.notes.of(None, f"malformed: {reason}")
-                raise Refused(400, reason, headers=NO_RETRY)
+                raise RequestRefused(400, reason, headers=NO_RETRY)
             case _:
                 assert_never(sent)
         return None
@@ -126,8 +126,8 @@ class Taker:
             self.notes.of(event.payload, answer.name.lower(), event.key)
             named = {"event_id": event.key, "kind": event.kind}
             if answer is NotStored.UNSTORABLE:
-                raise Refused(400, answer.value, headers=NO_RETRY, event=named)
-            raise Refused(503, answer.value, event=named)
+                raise RequestRefused(400, answer.value, headers=NO_RETRY, event=named)
+            raise RequestRefused(503, answer.value, event=named)
         if answer.duplicate:
             metrics.duplicates += 1
             # Perhaps one message under two ids. Slack's retry leads to its event by its id.

@@ -19,10 +19,10 @@ from surelane.encryption.envelopes import VALUE
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import RESULT, Place
 from surelane.encryption.sealing import Sealing
-from surelane_ingest.app import JSON, Refused
+from surelane_ingest.app import JSON, RequestRefused
 from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
-from surelane_ingest.metrics import Metrics
+from surelane_ingest.metrics import IngestMetrics
 from surelane_ingest.writer import NotStored, answered, send_span
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
@@ -50,19 +50,19 @@ class Turns:
     async def __call__(self, call: Callable[[Intake], Awaitable[Answer]], sent: str) -> Answer:
         """Return what ``call`` does with ``sent``, JSON text.
 
-        ``Refused``: the database cannot hold that (400), or is away, or refuses more than this (503).
+        ``RequestRefused``: the database cannot hold that (400), or is away, or refuses more than this (503).
         """
         try:
             async with asyncio.timeout(self._budget), self._turn:
                 return await call(self._intake)
         except (errors.DatabaseUnavailable, errors.TransientConflict, TimeoutError) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, **errors.described(error))
-            raise Refused(503, NotStored.UNAVAILABLE.value) from None
+            raise RequestRefused(503, NotStored.UNAVAILABLE.value) from None
         except errors.DatabaseRefused as error:
             if isinstance(error, errors.InvalidInput) and await self._intake.refuses_alone(sent):
-                raise Refused(400, NotStored.UNSTORABLE.value) from None
+                raise RequestRefused(400, NotStored.UNSTORABLE.value) from None
             _logger.warning(NotStored.REFUSED.value, **errors.described(error))
-            raise Refused(503, NotStored.REFUSED.value) from None
+            raise RequestRefused(503, NotStored.REFUSED.value) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,10 @@ class TriggerUrl:
 
     secrets: Secrets
     call: Turns
-    metrics: Metrics
+    metrics: IngestMetrics
     tracer: Tracer | None
     sealing: Sealing
+    refused: Callable[[web.Request, RequestRefused], None]
     path: str = "/v1/triggers/{name}"
     media_types: Collection[str] = (JSON,)
 
@@ -111,6 +112,7 @@ class AnswerUrl:
     secrets: Secrets
     call: Turns
     sealing: Sealing
+    refused: Callable[[web.Request, RequestRefused], None]
     path: str = "/v1/dispatch/{id}"
     media_types: Collection[str] = (JSON,)
 
@@ -123,7 +125,7 @@ class AnswerUrl:
 
     async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
         """Settle the event with the answer, if it waits for one of the senders."""
-        text, unknown = request.match_info["id"], Refused(404, "no event waits for this answer")
+        text, unknown = request.match_info["id"], RequestRefused(404, "no event waits for this answer")
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
             raise unknown
         identity = int(text)
@@ -132,7 +134,7 @@ class AnswerUrl:
             case "done":
                 return web.json_response({"id": identity})
             case "running":
-                raise Refused(
+                raise RequestRefused(
                     409, "the event does not wait for its answer yet: try again", headers={"Retry-After": "1"}
                 )
             case _:
@@ -144,20 +146,20 @@ def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[
 
 
 async def _encrypted(sealing: Sealing, given: Json, place: Place | None = None) -> str:
-    """Return JSON as it is stored. ``Refused`` (503): its data key cannot be used."""
+    """Return JSON as it is stored. ``RequestRefused`` (503): its data key cannot be used."""
     if not sealing.on:
         return given.text
     try:
         return json.dumps(await sealing.payload(given.value, "", VALUE, place))
     except (errors.SurelaneError, SealedError) as error:
         _logger.warning(NotStored.NO_KEY.value, **errors.described(error))
-        raise Refused(503, NotStored.NO_KEY.value) from None
+        raise RequestRefused(503, NotStored.NO_KEY.value) from None
 
 
 def _json(body: bytes) -> Json:
     try:
         return read_json(body.decode())
     except UnicodeDecodeError:
-        raise Refused(400, "not JSON") from None
+        raise RequestRefused(400, "not JSON") from None
     except NotJsonError as error:
-        raise Refused(400, str(error)) from None
+        raise RequestRefused(400, str(error)) from None

@@ -14,16 +14,16 @@ from surelane import __version__
 from surelane.calls import Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
-from surelane_ingest.answers import PATIENCE, Answers, Patience
+from surelane_ingest.answers import PATIENCE, AnswerWaits, Patience
 from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
-from surelane_ingest.dropped import Noted, Notes
+from surelane_ingest.dropped import Notes
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
 from surelane_ingest.loops import Loops
 from surelane_ingest.slack import PATHS, SWITCHED_OFF, Signatures, slack_urls
-from surelane_ingest.socket_mode import Links, Shared, socket_mode
+from surelane_ingest.socket_mode import Shared, SocketLinks, socket_mode
 from surelane_ingest.taking import Taker
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
@@ -99,7 +99,7 @@ async def running(
     bodies, drain = Bodies(settings.max_body, settings.body_memory), asyncio.Event()
     url = settings.database_url.get_secret_value()
     listener = Listener(url, service=SERVICE, within=settings.database_budget)
-    links = None if settings.app_token is None else Links()
+    links = None if settings.app_token is None else SocketLinks()
     subscriptions = Subscriptions(
         settings.event_types,
         merge_mentions=settings.merge_mentions,
@@ -117,7 +117,7 @@ async def running(
         nullcontext(
             Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
         ) as sealing,
-        Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
+        AnswerWaits(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
         nullcontext(
             Taker(writer, answers, tracer, installer, sealing, notes, Loops(settings.loop_limit))
@@ -170,7 +170,7 @@ async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
 
 
 def _serving_private(
-    settings: IngestSettings, connections: Connections, drain: asyncio.Event, links: Links | None
+    settings: IngestSettings, connections: Connections, drain: asyncio.Event, links: SocketLinks | None
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
         if drain.is_set():
@@ -189,14 +189,14 @@ async def _serving_public(
     subscriptions: Subscriptions,
     drain: asyncio.Event,
 ) -> AsyncIterator[int]:
-    signed, metrics = settings.signing_secrets, taker.writer.metrics
+    signed, metrics, noted = settings.signing_secrets, taker.writer.metrics, taker.notes.refused
     tracer, sealing, installer = taker.tracer, taker.sealing, taker.installer
     refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
     app = App(
         [
             *(slack_urls(Signatures(signed), subscriptions, taker) if signed else ()),
-            Noted(TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing), taker.notes),
-            Noted(AnswerUrl(settings.dispatch_secrets, call, sealing), taker.notes),
+            TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing, noted),
+            AnswerUrl(settings.dispatch_secrets, call, sealing, noted),
         ],
         bodies=bodies,
         metrics=metrics,

@@ -23,7 +23,7 @@ from surelane.events import Inserted
 from surelane.trace_context import traceparent_of
 from surelane_ingest.answers import Request
 from surelane_ingest.connections import Connections
-from surelane_ingest.metrics import Metrics
+from surelane_ingest.metrics import IngestMetrics
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import messaging
@@ -126,7 +126,7 @@ class Writer:
         self._shared = Lane(MAX_BATCH)
         self._alone = Lane(1)
         self._flushers: list[asyncio.Task[None]] = []
-        self.metrics = Metrics(lambda: self.waiting)
+        self.metrics = IngestMetrics(lambda: self.waiting)
 
     @property
     def waiting(self) -> int:

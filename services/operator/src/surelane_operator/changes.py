@@ -38,7 +38,7 @@ _STEPS: Mapping[Verb, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class RerunAnswer:
     """The answer to a run of an ended event as a new one: the event has not ended (``live``), or lacks the step.
 
     ``id`` and ``key`` are the new event's. ``steps`` were kept, or for ``no_step`` are there.
@@ -163,7 +163,7 @@ class Changes(Reads):
         *,
         from_step: str | None = None,
         payload: Any = None,  # noqa: ANN401 - any JSON value
-    ) -> Rerun:
+    ) -> RerunAnswer:
         """Run an ended event again as a new event, which leaves the old one in history.
 
         The steps before ``from_step`` are kept; ``name (2)`` is the second of its name. Without a ``payload`` the new
@@ -175,7 +175,7 @@ class Changes(Reads):
             row = await kept.calls.row("rerun_as_new", identity, from_step, text)
             assert row is not None  # noqa: S101 - one row, always
             kept.result = {"answer": row["answer"], "id": row["rerun"]}
-        return Rerun(row["answer"], row["rerun"], row["key"], row["steps"] or ())
+        return RerunAnswer(row["answer"], row["rerun"], row["key"], row["steps"] or ())
 
     async def _edited(self, identity: int, payload: Any) -> str:  # noqa: ANN401 - any JSON value
         """Return another payload of an event as it is stored: encrypted if the event's is."""

@@ -18,15 +18,16 @@ from surelane.errors import SettingsError
 from surelane_operator.api.api import OFF, OperatorApi, switched_off
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_operator.console.access.guard import Credentials, Guard, keep_private
+from surelane_operator.console.access.guard import Credentials, RequestGuard, keep_private
 from surelane_operator.console.access.oidc import Provider
-from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used, is_within
+from surelane_operator.console.access.sessions import ProxyHeaders, Signer, SignInSessions, UsedIds, is_within
 from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
-from surelane_operator.console.access.viewer import Groups, Role, Tokens
+from surelane_operator.console.access.viewer import ApiTokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import bare
-from surelane_operator.console.screen import Links, Sources
+from surelane_operator.console.screen import LinkTemplates, Sources
 from surelane_operator.doctor import Examinations
+from surelane_operator.roles import Groups, Role
 from surelane_operator.shards import known
 from surelane_operator.times import read_any_time
 from surelane_service.compatibility import schema_unfit, schema_version
@@ -110,7 +111,10 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
     changes = Changes(pool, Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events))
     examinations = Examinations(settings.database_url.get_secret_value())
     api = OperatorApi(changes, examinations)
-    links, shards = Links(settings.message_url, settings.trace_url), known(settings.shards.get_secret_value())
+    links, shards = (
+        LinkTemplates(settings.message_url, settings.trace_url),
+        known(settings.shards.get_secret_value()),
+    )
     console = Console(Sources(changes, links, examinations.latest, shards))
     guard, sign_in, preparing = access_of(
         settings, lambda values: bare("sign-in", values), HEADERS, changes.calls
@@ -141,16 +145,16 @@ def load_protocol(settings: AccessSettings) -> ModuleType | None:
 
 def access_of(
     settings: AccessSettings, render: Render, headers: dict[str, str], database: Calls
-) -> tuple[Guard, list[web.AbstractRouteDef], Preparing]:
+) -> tuple[RequestGuard, list[web.AbstractRouteDef], Preparing]:
     """Return the guard, the routes of the sign-in, whose page has ``headers``, and what to do with each answer."""
     secrets: list[tuple[Role, SecretStr | None]] = [
         ("viewer", settings.api_viewer_token),
         ("operator", settings.api_token),
     ]
     given = {role: secret.get_secret_value().strip() for role, secret in secrets if secret}
-    tokens = Tokens(given) if given else None
+    tokens = ApiTokens(given) if given else None
     if settings.sign_in is None:
-        return Guard(tokens), [], [keep_private]
+        return RequestGuard(tokens), [], [keep_private]
     groups = Groups(settings.viewer_groups, settings.operator_groups)
     signer, ways, links, oidc = Signer(settings.signing_key), dict[Role, str](), None, None
     if settings.sign_in == "token":
@@ -168,7 +172,7 @@ def access_of(
         )
     https = (settings.console_url or "").startswith("https:")
     browser: Credentials = (
-        sessions := Sessions(signer, Used(database), ways, https=https, idle=settings.idle_limit)
+        sessions := SignInSessions(signer, UsedIds(database), ways, https=https, idle=settings.idle_limit)
     )
     if settings.sign_in == "proxy":
         headers_of = settings.proxy_user_header or "", settings.proxy_groups_header
@@ -180,4 +184,4 @@ def access_of(
         if https or (forwarded and is_within(request.remote or "", settings.proxy_addresses)):
             await tell_https(request, response)
 
-    return Guard(tokens, browser, sign_in.away), sign_in.routes(), [keep_private, sessions.keep, tell]
+    return RequestGuard(tokens, browser, sign_in.away), sign_in.routes(), [keep_private, sessions.keep, tell]

@@ -39,7 +39,7 @@ from surelane_worker.running.watchdog import Watchdog
 from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.slack.tokens import BotTokens, Refresher
 from surelane_worker.worker_settings import WorkerSettings
 
 SERVICE = "surelane-worker"
@@ -231,7 +231,7 @@ class Worker:
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
             self.step_retries,
-            None if self.refresher is None else Tokens(self.refresher, self.slack.with_token),
+            None if self.refresher is None else BotTokens(self.refresher, self.slack.with_token),
             self.refresher,
             self._sealing,
             self.observer.metrics,

@@ -20,9 +20,9 @@ from surelane.trace_context import traceparent_of
 from surelane_service.durations import Duration
 from surelane_service.outbound import (
     LARGEST,
-    Guard,
     Network,
     PrivateAddressError,
+    PublicResolver,
     Reply,
     check_literal,
     guarded_session,
@@ -140,7 +140,7 @@ async def send(
         headers["traceparent"] = traceparent
     try:
         check_literal(url, allowed)
-        async with guarded_session(Guard(allowed), keep_alive=False) as session:
+        async with guarded_session(PublicResolver(allowed), keep_alive=False) as session:
             return _read(name, await post(session, url, body, headers))
     except PrivateAddressError as error:
         raise RefusedError(f"{error}; list the network in SURELANE_DISPATCH_PRIVATE") from None

@@ -1,6 +1,6 @@
 """Surelane: a durable event queue for Slack agents on PostgreSQL. This package is its client.
 
-A program puts jobs into the queue with :class:`Queue` or :class:`SyncQueue`, on its own connection.
+A program puts jobs into the queue with :class:`Queue`, on its own connection.
 """
 
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from surelane.errors import (
 )
 from surelane.events import Event, Inserted
 from surelane.jobs import Child, Continuation, Job
-from surelane.queue import Queue, SyncQueue
+from surelane.queue import Queue
 
 __all__ = [
     "Child",
@@ -39,7 +39,6 @@ __all__ = [
     "Queue",
     "SchemaMissing",
     "SurelaneError",
-    "SyncQueue",
     "TransactionAborted",
     "TransientConflict",
     "UnsupportedConnection",

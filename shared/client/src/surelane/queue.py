@@ -1,21 +1,19 @@
 """The queue's clients for programs and handlers. Each method is one call of a documented SQL function."""
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from surelane.drivers import Row, async_driver, sync_driver
+from surelane.drivers import AsyncDatabase, Row, async_driver
 from surelane.encryption.places import RESULT, Place, signal_place
-from surelane.errors import InvalidInput, UnsupportedConnection
+from surelane.errors import InvalidInput
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
 from surelane.json_text import json_text, read_json
 
 if TYPE_CHECKING:
-    from surelane.drivers import AsyncDatabase
     from surelane.encryption.sealing import Sealing
 
 OnStored = Callable[[Sequence[str]], None]
@@ -39,17 +37,17 @@ class Queue:
     """Put jobs into the queue, change them, and read the children of a workflow.
 
     On the caller's connection or session, calls join the caller's transaction. On a pool, each call is its own
-    transaction. :class:`surelane.SyncQueue` has the same methods for synchronous connections.
+    transaction. ``surelane_drivers.SyncQueue`` has the same methods for synchronous connections.
 
     Every method raises errors of :mod:`surelane.errors` alone. :class:`OutcomeUnknown` means that the call may have
     taken effect. After :class:`DatabaseUnavailable` and :class:`DatabaseRefused` it changed nothing.
     """
 
-    _driver_of = staticmethod(async_driver)
+    _driver_of = staticmethod(async_driver)  # SyncQueue has another one
 
     def __init__(
         self,
-        database: "AsyncDatabase",
+        database: AsyncDatabase,
         on_stored: OnStored | None = None,
         limit_key_of: LimitKeyOf | None = None,
         encryption: "Sealing | None" = None,
@@ -57,8 +55,8 @@ class Queue:
         """Use a connection or a pool.
 
         Args:
-            database: an asyncpg connection or pool, a psycopg ``AsyncConnection``, or an ``AsyncConnection`` or
-                ``AsyncSession`` of SQLAlchemy over either.
+            database: an asyncpg connection or pool; with ``surelane-drivers`` also a psycopg ``AsyncConnection``, or
+                an ``AsyncConnection`` or ``AsyncSession`` of SQLAlchemy.
             on_stored: is called after each call that stored jobs, to count them.
             limit_key_of: is called for each job that has no ``limit_key``, before it is stored.
             encryption: a :class:`surelane.encryption.Encryption`, which encrypts what is stored: payloads, events,
@@ -260,68 +258,3 @@ def _child(row: Row) -> Child:
     child = Child(*row.values())  # the columns stand in the order of its fields
     result = None if child.result is None else read_json(child.result)
     return replace(child, payload=read_json(child.payload), result=result)
-
-
-if TYPE_CHECKING:
-    from surelane.drivers import SyncDatabase
-    from surelane.encryption import Encryption
-
-Parameters = ParamSpec("Parameters")
-Answer = TypeVar("Answer")
-_NOT_SYNC = "SyncQueue cannot wait: give Encryption a function that returns a synchronous connection"
-
-
-class _Blocking(Queue):
-    """A queue whose coroutines never suspend, because its driver blocks."""
-
-    _driver_of = staticmethod(sync_driver)
-
-
-def _blocking(
-    method: Callable[Concatenate[Queue, Parameters], Coroutine[Any, Any, Answer]],
-) -> "Callable[Concatenate[SyncQueue, Parameters], Answer]":
-    """Return a method that runs one of :class:`Queue`'s to its end."""
-
-    @wraps(method)
-    def call(self: "SyncQueue", /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
-        try:
-            method(self._queue, *arguments, **named).send(None)
-        except StopIteration as ended:
-            answer: Answer = ended.value
-            return answer
-        raise UnsupportedConnection(_NOT_SYNC)
-
-    return call
-
-
-class SyncQueue:
-    """Put jobs into the queue from a synchronous program. The methods are those of :class:`Queue`; they block.
-
-    Calls join the transaction of the caller's connection or session.
-    """
-
-    def __init__(self, database: "SyncDatabase", encryption: "Encryption | None" = None) -> None:
-        """Use a connection.
-
-        Args:
-            database: a psycopg ``Connection``, a ``Connection`` or ``Session`` of SQLAlchemy over psycopg, or Django's
-                ``connection``.
-            encryption: encrypts what is stored. Its ``database`` is a function that returns a synchronous connection.
-
-        Raises:
-            UnsupportedConnection: one of them is something else.
-        """
-        if encryption is not None and encryption.asynchronous:
-            raise UnsupportedConnection(_NOT_SYNC)
-        self._queue = _Blocking(database, encryption=encryption)  # type: ignore[arg-type]  # its driver takes these
-
-    insert_event = _blocking(Queue.insert_event)
-    enqueue = _blocking(Queue.enqueue)
-    enqueue_many = _blocking(Queue.enqueue_many)
-    cancel = _blocking(Queue.cancel)
-    signal = _blocking(Queue.signal)
-    signal_id = _blocking(Queue.signal_id)
-    reschedule = _blocking(Queue.reschedule)
-    fan_out = _blocking(Queue.fan_out)
-    children = _blocking(Queue.children)
-    answer_event = _blocking(Queue.answer_event)

@@ -13,7 +13,7 @@ POSITIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class WorkerSessions:
     """One look at the sessions of all workers. ``known``: how many there are, lost ones included.
 
     ``lost``: the workers whose session is gone and that have not been taken for dead, with the session's key.
@@ -71,11 +71,11 @@ class Fleet:
         given = name, version, kinds, ordered, *(slots or (None, None))
         return await self._database.call("introduce_worker", *given)
 
-    async def watch_sessions(self, name: str) -> Sessions:
+    async def watch_sessions(self, name: str) -> WorkerSessions:
         """Look which workers have lost their sessions, as worker ``name``."""
         (row,) = await self._database.rows("watch_sessions", name)
         lost = list(zip(row["names"], row["sessions"], strict=True))
-        return Sessions(lost, row["known"], row["server_since"])
+        return WorkerSessions(lost, row["known"], row["server_since"])
 
     async def rescue_worker(
         self, worker: str, session: int, *, lost_for: timedelta, by: str

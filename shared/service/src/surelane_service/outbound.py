@@ -41,7 +41,7 @@ class Reply:
     """``None``: it is larger than :data:`LARGEST`, and the rest was not read."""
 
 
-class Guard(AbstractResolver):
+class PublicResolver(AbstractResolver):
     """Resolve names, and refuse names that lead to a private address."""
 
     def __init__(self, allowed: Sequence[Network] = (), trusted: Collection[str] = ()) -> None:
@@ -65,7 +65,7 @@ class Guard(AbstractResolver):
 
 
 def guarded_session(
-    guard: Guard, *, traces: Sequence[aiohttp.TraceConfig] = (), keep_alive: bool = True
+    guard: PublicResolver, *, traces: Sequence[aiohttp.TraceConfig] = (), keep_alive: bool = True
 ) -> aiohttp.ClientSession:
     """Make a session whose names ``guard`` resolves. It keeps no cookies and decompresses nothing."""
     return aiohttp.ClientSession(

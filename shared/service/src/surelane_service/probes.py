@@ -129,7 +129,7 @@ async def tell_https(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
 
 
-class Bounded:
+class BoundedNames:
     """Keep the first ``most`` names and call all further ones ``other``, which bounds the number of time series.
 
     So is a name that UTF-8 cannot encode: as a label it would make ``/metrics`` fail.

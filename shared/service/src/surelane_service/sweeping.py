@@ -25,7 +25,7 @@ class Erased:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class RetentionStep:
     """A step of retention. ``after``: where the next one begins; ``None`` at the end.
 
     ``dropped``: how many chunks or rows went. ``blocked``: another transaction locks rows that must go.
@@ -65,10 +65,10 @@ class Sweeping:
     async def free_groups(self) -> None:
         await free_groups(self._database)
 
-    async def drop_history(self, older_than: timedelta, after: int) -> Dropped:
+    async def drop_history(self, older_than: timedelta, after: int) -> RetentionStep:
         """Drop history by its age, in one bounded step that begins after event ``after``."""
         (row,) = await self._database.rows("drop_history", older_than, after)
-        return Dropped(row["next"], row["dropped"], row["blocked"])
+        return RetentionStep(row["next"], row["dropped"], row["blocked"])
 
     async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
         """Do a step of erasing what belongs to an owner that removed the app so long ago; ``None``: there is none."""

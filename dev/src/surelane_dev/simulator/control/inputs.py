@@ -1,26 +1,14 @@
-"""Read the requests of the control API, and answer those that cannot be used."""
+"""The bodies of the control API's requests."""
 
-import json
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeVar
+from datetime import timedelta
+from typing import Annotated, Any, Literal
 
-from aiohttp import web
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.state import NotOfferedError
-from surelane_dev.simulator.workspace.model import Channel, Message, User
-from surelane_dev.simulator.workspace.workspace import Workspace
-
-SIMULATOR = web.AppKey("simulator", Simulator)
+from surelane_dev.simulator.posting.sockets import Reason
+from surelane_service.durations import Duration
 
 Text = Annotated[str, Field(min_length=1, max_length=40_000)]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Body = TypeVar("Body", bound=BaseModel)
-
-
-class RefusedError(Exception):
-    """The request cannot be done; the message says why."""
 
 
 class Input(BaseModel):
@@ -39,7 +27,7 @@ class Attachment(Input):
     """What the event says of it. If not ``visible``, it has the file's id alone, as of another organization's."""
 
 
-class Said(Input):
+class MessageInput(Input):
     """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
 
     text: Annotated[str, Field(max_length=40_000)]
@@ -120,7 +108,7 @@ class Typed(Placed):
     query: str = ""
 
 
-class Shortcut(Input):
+class ShortcutInput(Input):
     """The use of a shortcut. A ``ts`` names the message of a message's shortcut."""
 
     callback_id: Text
@@ -129,7 +117,7 @@ class Shortcut(Input):
     ts: str = ""
 
 
-class Run(Input):
+class FunctionInput(Input):
     """A step of a workflow that asks the app to run its function."""
 
     callback_id: Text
@@ -160,7 +148,7 @@ class Stop(Input):
     user: str | None = None
 
 
-class Command(Input):
+class CommandInput(Input):
     """A call of a slash command."""
 
     command: Annotated[str, Field(pattern=r"^/\S+$")]
@@ -197,74 +185,17 @@ class Joining(Input):
     user: str
 
 
-@web.middleware
-async def explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 400 with the reason if a body cannot be used, or names an unknown object."""
-    try:
-        return await handler(request)
-    except (RefusedError, NotOfferedError) as error:
-        return web.json_response({"error": str(error)}, status=400)
-    except ValidationError as error:
-        details = json.loads(error.json(include_url=False, include_context=False, include_input=False))
-        lines = [f"{'.'.join(map(str, detail['loc'])) or 'body'}: {detail['msg']}" for detail in details]
-        return web.json_response({"error": "; ".join(lines)}, status=400)
+class Mention(Input):
+    """A person's mention of the bot in a workspace's channel."""
+
+    text: Text
+    channel: str = "general"
 
 
-async def body_of(request: web.Request, kind: type[Body]) -> Body:
-    """Read a body of JSON.
+class DisconnectInput(Input):
+    """A disconnect of all connections."""
 
-    Take ``application/json`` only, because a foreign page in the same browser cannot send that.
-    """
-    if request.content_type != "application/json":
-        raise RefusedError("the body must be application/json")
-    return kind.model_validate_json(await request.read())
-
-
-def workspace_of(request: web.Request) -> Workspace:
-    """Return the workspace that the query names as ``team``: the demo workspace by default.
-
-    An organization's id names its first workspace.
-    """
-    simulator = request.app[SIMULATOR]
-    team = request.query.get("team", simulator.workspace.team_id)
-    for workspace in simulator.installs.workspaces.values():
-        if team in (workspace.team_id, workspace.enterprise_id):
-            return workspace
-    raise RefusedError(f"there is no workspace {team}")
-
-
-def workspace_with_app(request: web.Request) -> Workspace:
-    """Return the workspace that a request names, if it has the app."""
-    workspace = workspace_of(request)
-    check_app(request.app[SIMULATOR], workspace)
-    return workspace
-
-
-def check_app(simulator: Simulator, workspace: Workspace) -> None:
-    """Refuse a use of the app in a workspace without it."""
-    if not simulator.installs.has_app(workspace):
-        raise RefusedError(f"{workspace.name} has not installed the app")
-
-
-def channel_named(workspace: Workspace, name: str) -> Channel:
-    """Return a channel by name or id."""
-    channel = workspace.channel(name)
-    if channel is None:
-        raise RefusedError(f"there is no channel {name}")
-    return channel
-
-
-def person_named(workspace: Workspace, name: str | None) -> User:
-    """Return a user who is not the bot, by name or id: the first one by default."""
-    user = workspace.people()[0] if name is None else workspace.user(name)
-    if user is None or user.is_bot:
-        raise RefusedError(f"there is no person {name}")
-    return user
-
-
-def message_at(workspace: Workspace, pointed: Pointed | Placed | Shortcut) -> Message:
-    """Return the message that a request refers to."""
-    message = channel_named(workspace, pointed.channel).messages.get(pointed.ts)
-    if message is None:
-        raise RefusedError(f"there is no message {pointed.ts} in {pointed.channel}")
-    return message
+    reason: Reason | None = "refresh_requested"
+    """What the app is told, a second before the end; ``null``: connections break without a word."""
+    every: Duration | None = Field(default=None, ge=timedelta(milliseconds=100))
+    """The time between two disconnects; ``null``: just this one, which also ends repeated ones."""

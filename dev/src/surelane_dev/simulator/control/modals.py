@@ -1,53 +1,52 @@
-"""Let people submit and close the app's modals."""
+"""Let people submit and close the app's modals, and its legacy dialogs."""
 
-from aiohttp import web
-
-from surelane_dev.simulator.app_answers import settle_submission
-from surelane_dev.simulator.control.inputs import SIMULATOR, Closing, RefusedError, Submission, body_of
-from surelane_dev.simulator.control.interacting import attempted, interact, open_view, viewer
-from surelane_dev.simulator.posting.payloads import view_payload
+from surelane_dev.simulator.app_answers import Submitted, settle_dialog, settle_submission
+from surelane_dev.simulator.control.acts import Act, BadRequestError, attempted, interact
+from surelane_dev.simulator.control.elements import open_view, viewer
+from surelane_dev.simulator.control.inputs import Closing, Filling, Submission
+from surelane_dev.simulator.posting.delivery import DeliveryAttempt
+from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.state import Entered, mistakes, state_of
 from surelane_dev.simulator.views import View
+from surelane_dev.simulator.workspace.dialogs import Dialog, entered
 from surelane_dev.simulator.workspace.model import JSON
 
 
-async def submit(request: web.Request) -> web.Response:
+async def submit(act: Act[Submission]) -> JSON:
     """Submit a modal. Errors of the app, or of the client before it asks the app, are shown under the inputs."""
-    simulator = request.app[SIMULATOR]
-    filled = await body_of(request, Submission)
-    view = _modal(simulator, request.match_info["view"])
-    state = _state(simulator, view, filled.values)
+    simulator, view = act.simulator, _modal(act)
+    state = _state(simulator, view, act.asked.values)
     if errors := mistakes(view.content["blocks"], state):
-        return web.json_response({"status": None, "problem": None, "errors": errors, "message": None})
+        return _refused(errors)
     workspace, _ = viewer(simulator, view)
-    payload = _payload(simulator, view, "view_submission", state)
-    attempt = await interact(simulator, workspace, payload)
-    done = settle_submission(workspace, simulator.interactions.views, view, attempt)
+    attempt = await interact(simulator, workspace, _payload(simulator, view, "view_submission", state))
+    return _settled(attempt, settle_submission(workspace, simulator.interactions.views, view, attempt))
+
+
+def _refused(errors: dict[str, str]) -> JSON:
+    return {"status": None, "problem": None, "errors": errors, "message": None}
+
+
+def _settled(attempt: DeliveryAttempt, done: Submitted) -> JSON:
     return attempted(attempt, errors=done.errors, message=done.message)
 
 
-async def close(request: web.Request) -> web.Response:
+async def close(act: Act[Closing]) -> JSON:
     """Close a modal, or all of them. Notify the app of each that asked for that."""
-    simulator = request.app[SIMULATOR]
-    asked = await body_of(request, Closing)
+    simulator, view = act.simulator, _modal(act)
     views = simulator.interactions.views
-    view = _modal(simulator, request.match_info["view"])
     workspace, _ = viewer(simulator, view)
-    whole = asked.all or view.content["clear_on_close"]
+    whole = bool(act.asked.all or view.content["clear_on_close"])
     closed = views.stack(view.user)[::-1] if whole else [view]
-    payloads = [
-        _payload(
-            simulator, each, "view_closed", _state(simulator, each, asked.values if each is view else {})
-        )
-        | {"is_cleared": bool(whole)}
-        for each in closed
-        if each.content["notify_on_close"]
-    ]
+    payloads = []
+    for each in closed:
+        if each.content["notify_on_close"]:
+            state = _state(simulator, each, act.asked.values if each is view else {})
+            payloads.append(_payload(simulator, each, "view_closed", state) | {"is_cleared": whole})
     for each in closed:
         views.close(each.id)
-    attempts = [await interact(simulator, workspace, payload) for payload in payloads]
-    return web.json_response({"told": [attempt.status for attempt in attempts]})
+    return {"told": [(await interact(simulator, workspace, payload)).status for payload in payloads]}
 
 
 def _state(simulator: Simulator, view: View, entered: Entered) -> JSON:
@@ -56,18 +55,40 @@ def _state(simulator: Simulator, view: View, entered: Entered) -> JSON:
 
 def _payload(simulator: Simulator, view: View, kind: str, state: JSON) -> JSON:
     workspace, user = viewer(simulator, view)
-    content = view.content | {"state": state}
-    return view_payload(workspace, simulator.interactions, kind=kind, view=content, user=user)
+    return Payloads(workspace, simulator.interactions, user).view(kind, view.content | {"state": state})
 
 
-def _modal(simulator: Simulator, view_id: str) -> View:
-    view = open_view(simulator, view_id)
+def _modal(act: Act[Submission] | Act[Closing]) -> View:
+    view = open_view(act.simulator, act.request.match_info["view"])
     if view.content["type"] != "modal":
-        raise RefusedError("that view is no modal")
+        raise BadRequestError("that view is no modal")
     return view
 
 
-ROUTES = [
-    web.post("/control/views/{view}", submit),
-    web.delete("/control/views/{view}", close),
-]
+async def submit_dialog(act: Act[Filling]) -> JSON:
+    """Submit a dialog. Errors of the app, or of the client before it asks the app, are shown under the inputs."""
+    dialog = _dialog(act)
+    submission, errors = entered(dialog.content, act.asked.values)
+    if errors:
+        return _refused(errors)
+    attempt = await interact(act.simulator, act.workspace, act.payloads.dialog(dialog, submission))
+    done = settle_dialog(dialog, attempt)
+    if not (done.errors or done.message):
+        act.simulator.interactions.dialogs.pop(act.user.id, None)
+    return _settled(attempt, done)
+
+
+async def cancel_dialog(act: Act[Filling]) -> JSON:
+    """Close a dialog. Notify the app if it asked for that."""
+    dialog = _dialog(act)
+    del act.simulator.interactions.dialogs[act.user.id]
+    if not dialog.content.get("notify_on_cancel"):
+        return {"told": None}
+    return {"told": (await interact(act.simulator, act.workspace, act.payloads.dialog(dialog))).status}
+
+
+def _dialog(act: Act[Filling]) -> Dialog:
+    dialog = act.simulator.interactions.dialogs.get(act.user.id)
+    if dialog is None:
+        raise BadRequestError(f"{act.user.name} has no dialog open")
+    return dialog

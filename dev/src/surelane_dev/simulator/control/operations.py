@@ -1,4 +1,4 @@
-"""Serve the simulator's own operations: its state, the feed, faults, deliveries, replies."""
+"""Serve the simulator's own operations: its state, the feed, faults, deliveries, replies, workspaces."""
 
 import asyncio
 from collections import deque
@@ -8,21 +8,16 @@ from typing import Any
 
 from aiohttp import web
 
-from surelane_dev.simulator.control.inputs import (
-    SIMULATOR,
-    RefusedError,
-    body_of,
-    channel_named,
-    workspace_of,
-)
+from surelane_dev.simulator.control.acts import SIMULATOR, Act, BadRequestError, channel_named
+from surelane_dev.simulator.control.inputs import DisconnectInput
 from surelane_dev.simulator.faults import Fault
-from surelane_dev.simulator.posting.delivery import delivery_json
+from surelane_dev.simulator.posting.delivery import Delivery, delivery_json
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.webapi.assistant import STOPPED
-from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.webapi.tiers import Tiers
-from surelane_dev.simulator.workspace.model import Change, Channel, Message
-from surelane_dev.simulator.workspace.shapes import channel_json, user_json
+from surelane_dev.simulator.workspace.model import JSON, Change, Channel, Message
+from surelane_dev.simulator.workspace.shapes import channel_json, message_json, user_json
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 SHOWN = 500
@@ -30,48 +25,37 @@ SHOWN = 500
 WAIT_AT_MOST = 600.0
 
 
-async def state(request: web.Request) -> web.Response:
+async def state(act: Act[None]) -> JSON:
     """Answer the state that a page starts with."""
-    simulator, workspace = request.app[SIMULATOR], workspace_of(request)
+    simulator, workspace = act.simulator, act.workspace
     deliveries = islice(reversed(simulator.sender.deliveries.values()), SHOWN)
-    return web.json_response(
-        {
-            "team": {"id": workspace.team_id, "name": workspace.name, "app_id": workspace.app_id},
-            "bot": user_json(workspace, workspace.bot),
-            "users": [
-                user_json(each, user)
-                for each in (workspace, *workspace.partners.values())
-                for user in each.users.values()
-            ],
-            "channels": [
-                channel_json(workspace, channel) | {"members": sorted(channel.members)}
-                for channel in workspace.channels.values()
-            ],
-            "messages": [
-                simulator.message(workspace, message)
-                for channel in workspace.channels.values()
-                for message in deque(channel.messages.values(), maxlen=SHOWN)
-            ],
-            "statuses": workspace.statuses(),
-            "sessions": simulator.sessions.json(),
-            "views": [simulator.views_json(user.id) for user in workspace.people()],
-            "commands": [command.model_dump() for command in simulator.manifest.commands],
-            "shortcuts": [shortcut.model_dump() for shortcut in simulator.manifest.shortcuts],
-            "home_tab": simulator.manifest.home_tab,
-            "can_stop": STOPPED in simulator.subscriptions,
-            "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
-            "faults": simulator.faults_json(),
-            "workspaces": simulator.workspaces_json(),
-            "installs": simulator.settings.installs,
-            "kept": simulator.settings.state is not None,
-            "sockets": simulator.sockets.json(),
-            "calls": list(simulator.api.calls),
-            "methods": sorted(METHODS),
-            "ingest_url": simulator.settings.ingest_url,
-            "posting": simulator.settings.posting,
-            "has_queue": simulator.settings.queue_database_url is not None,
-        }
-    )
+    everywhere, channels = (workspace, *workspace.partners.values()), workspace.channels.values()
+    messages = (each for channel in channels for each in deque(channel.messages.values(), maxlen=SHOWN))
+    return {
+        "team": {"id": workspace.team_id, "name": workspace.name, "app_id": workspace.app_id},
+        "bot": user_json(workspace, workspace.bot),
+        "users": [user_json(each, user) for each in everywhere for user in each.users.values()],
+        "channels": [channel_json(workspace, each) | {"members": sorted(each.members)} for each in channels],
+        "messages": [simulator.message(workspace, message) for message in messages],
+        "statuses": workspace.statuses(),
+        "sessions": simulator.sessions.json(),
+        "views": [simulator.views_json(user.id) for user in workspace.people()],
+        "commands": [command.model_dump() for command in simulator.manifest.commands],
+        "shortcuts": [shortcut.model_dump() for shortcut in simulator.manifest.shortcuts],
+        "home_tab": simulator.manifest.home_tab,
+        "can_stop": STOPPED in simulator.subscriptions,
+        "deliveries": [delivery_json(delivery) for delivery in deliveries][::-1],
+        "faults": simulator.faults_json(),
+        "workspaces": simulator.workspaces_json(),
+        "installs": simulator.settings.installs,
+        "kept": simulator.settings.state is not None,
+        "sockets": simulator.sockets.json(),
+        "calls": list(simulator.api.calls),
+        "methods": sorted(METHODS),
+        "ingest_url": simulator.settings.ingest_url,
+        "posting": simulator.settings.posting,
+        "has_queue": simulator.settings.queue_database_url is not None,
+    }
 
 
 async def feed(request: web.Request) -> web.StreamResponse:
@@ -86,19 +70,19 @@ async def feed(request: web.Request) -> web.StreamResponse:
 
 async def reply(request: web.Request) -> web.Response:
     """Wait for the bot's answer to the message ``channel``, ``ts``. Answer 504 after ``timeout`` seconds."""
-    simulator, workspace = request.app[SIMULATOR], workspace_of(request)
-    channel = channel_named(workspace, request.query.get("channel", ""))
+    act = Act(request, None)
+    channel = channel_named(act.workspace, request.query.get("channel", ""))
     asked = channel.messages.get(request.query.get("ts", ""))
     if asked is None:
-        raise RefusedError("there is no such message")
+        raise BadRequestError("there is no such message")
     try:
         timeout = min(float(request.query.get("timeout", "30")), WAIT_AT_MOST)
     except ValueError:
-        raise RefusedError("timeout must be a number of seconds") from None
-    message = await _await_reply(simulator, workspace, channel, asked, timeout)
+        raise BadRequestError("timeout must be a number of seconds") from None
+    message = await _await_reply(act.simulator, act.workspace, channel, asked, timeout)
     if message is None:
         return web.json_response({"error": f"no reply within {timeout:g} s"}, status=504)
-    return web.json_response({"message": simulator.message(workspace, message)})
+    return web.json_response({"message": act.simulator.message(act.workspace, message)})
 
 
 async def _await_reply(
@@ -133,81 +117,87 @@ def _reply_to(channel: Channel, asked: Message) -> Message | None:
     return next((m for m in later if m.thread_ts == root or (channel.is_im and not m.is_reply)), None)
 
 
-async def add_fault(request: web.Request) -> web.Response:
-    """Switch a fault on."""
-    simulator = request.app[SIMULATOR]
-    fault = await body_of(request, Fault)
-    if unknown := set(fault.methods) - set(METHODS):
-        raise RefusedError(f"no such method: {', '.join(sorted(unknown))}")
-    simulator.faults.add(fault)
-    return web.json_response(fault.model_dump(mode="json"))
+async def add_fault(act: Act[Fault]) -> JSON:
+    if unknown := set(act.asked.methods) - set(METHODS):
+        raise BadRequestError(f"no such method: {', '.join(sorted(unknown))}")
+    act.simulator.faults.add(act.asked)
+    return act.asked.model_dump(mode="json")
 
 
-async def list_faults(request: web.Request) -> web.Response:
-    """List the faults that are on."""
-    return web.json_response({"faults": request.app[SIMULATOR].faults_json()})
+async def list_faults(act: Act[None]) -> JSON:
+    return {"faults": act.simulator.faults_json()}
 
 
-async def remove_faults(request: web.Request) -> web.Response:
+async def remove_faults(act: Act[None]) -> JSON:
     """Switch off one fault, or all."""
-    number = request.match_info.get("fault")
-    removed = request.app[SIMULATOR].faults.remove(int(number) if number else None)
-    return web.json_response({"removed": removed})
+    number = act.request.match_info.get("fault")
+    return {"removed": act.simulator.faults.remove(int(number) if number else None)}
 
 
-async def show_tiers(request: web.Request) -> web.Response:
+async def show_tiers(act: Act[Any]) -> JSON:
     """Show which rate limits are enforced, and how many calls they refused."""
-    limits = request.app[SIMULATOR].rate_limits
-    return web.json_response({"enforced": limits.enforced, "refused": limits.refused})
+    limits = act.simulator.rate_limits
+    return {"enforced": limits.enforced, "refused": limits.refused}
 
 
-async def set_tiers(request: web.Request) -> web.Response:
+async def set_tiers(act: Act[Tiers]) -> JSON:
     """Enforce rate limits from now on, or none."""
-    request.app[SIMULATOR].rate_limits.enforce((await body_of(request, Tiers)).enforced)
-    return await show_tiers(request)
+    act.simulator.rate_limits.enforce(act.asked.enforced)
+    return await show_tiers(act)
 
 
-async def list_deliveries(request: web.Request) -> web.Response:
+async def list_deliveries(act: Act[None]) -> JSON:
     """List the deliveries, oldest first."""
-    deliveries = request.app[SIMULATOR].sender.deliveries.values()
-    return web.json_response({"deliveries": [delivery_json(delivery) for delivery in deliveries]})
+    return {"deliveries": [delivery_json(each) for each in act.simulator.sender.deliveries.values()]}
 
 
-async def one_delivery(request: web.Request) -> web.Response:
-    """Show the delivery of one event, with its attempts."""
-    delivery = request.app[SIMULATOR].sender.deliveries.get(request.match_info["event"])
+async def one_delivery(act: Act[None]) -> JSON:
+    return delivery_json(_delivery(act))
+
+
+async def resend(act: Act[None]) -> JSON:
+    delivery = _delivery(act)
+    act.simulator.sender.resend(delivery)
+    return delivery_json(delivery)
+
+
+def _delivery(act: Act[None]) -> Delivery:
+    delivery = act.simulator.sender.deliveries.get(act.request.match_info["event"])
     if delivery is None:
-        raise RefusedError("there is no such event")
-    return web.json_response(delivery_json(delivery))
+        raise BadRequestError("there is no such event")
+    return delivery
 
 
-async def resend(request: web.Request) -> web.Response:
-    """Deliver an event again."""
-    simulator = request.app[SIMULATOR]
-    delivery = simulator.sender.deliveries.get(request.match_info["event"])
-    if delivery is None:
-        raise RefusedError("there is no such event")
-    simulator.sender.resend(delivery)
-    return web.json_response(delivery_json(delivery))
-
-
-async def list_calls(request: web.Request) -> web.Response:
+async def list_calls(act: Act[None]) -> JSON:
     """List the latest calls of the Web API, oldest first."""
-    return web.json_response({"calls": list(request.app[SIMULATOR].api.calls)})
+    return {"calls": list(act.simulator.api.calls)}
 
 
-ROUTES = [
-    web.get("/control/state", state),
-    web.get("/control/feed", feed),
-    web.get("/control/reply", reply),
-    web.get("/control/faults", list_faults),
-    web.post("/control/faults", add_fault),
-    web.delete("/control/faults", remove_faults),
-    web.delete("/control/faults/{fault:\\d+}", remove_faults),
-    web.get("/control/tiers", show_tiers),
-    web.put("/control/tiers", set_tiers),
-    web.get("/control/deliveries", list_deliveries),
-    web.get("/control/deliveries/{event}", one_delivery),
-    web.post("/control/deliveries/{event}/resend", resend),
-    web.get("/control/calls", list_calls),
-]
+async def show_sockets(act: Act[None]) -> JSON:
+    """Show whether the app uses Socket Mode, and how many connections it has."""
+    return act.simulator.sockets.json()
+
+
+async def disconnect(act: Act[DisconnectInput]) -> JSON:
+    return {"disconnected": act.simulator.sockets.disconnect(act.asked.reason, act.asked.every)}
+
+
+async def list_workspaces(act: Act[None]) -> JSON:
+    return {"workspaces": act.simulator.workspaces_json()}
+
+
+async def list_messages(act: Act[None]) -> JSON:
+    """List all messages of a workspace, oldest first."""
+    found = [
+        message_json(act.workspace, message) | {"channel": channel.id}
+        for channel in act.workspace.channels.values()
+        for message in channel.messages.values()
+    ]
+    return {"messages": found}
+
+
+async def uninstall(act: Act[None]) -> JSON:
+    """Remove the app from a workspace or, where it was installed for all, from its organization."""
+    grant = act.simulator.installs.installed(act.workspace)
+    removed = 0 if grant is None else act.simulator.installs.uninstall(act.workspace, wide=grant.wide)
+    return {"tokens": removed}

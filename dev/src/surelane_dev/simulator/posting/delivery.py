@@ -18,7 +18,7 @@ State = Literal["held", "sending", "retrying", "delivered", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """One request and its result."""
 
     at: float
@@ -39,7 +39,6 @@ class Delivery:
     id: str
     """The natural key of its event: Slack's event id, or a key that follows from the trigger id."""
     kind: str
-    path: str
     content_type: str
     body: bytes = field(repr=False)
     channel: str | None = None
@@ -56,7 +55,7 @@ class Delivery:
     state: State = "sending"
     next_at: float | None = None
     """The time of the next retry."""
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[DeliveryAttempt] = field(default_factory=list)
     job: JSON | None = None
     """The event's status in the queue, if there is a database."""
     answered: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
@@ -74,13 +73,11 @@ class Delivery:
 
 
 def event_delivery(envelope: JSON) -> Delivery:
-    """Return the delivery of an event."""
     inner = envelope["event"]
     item = inner.get("item") or inner.get("message") or inner
     return Delivery(
         id=envelope["event_id"],
         kind=".".join(filter(None, (inner["type"], inner.get("subtype") or inner.get("channel_type")))),
-        path=PATH,
         content_type="application/json",
         body=json.dumps(envelope).encode(),
         channel=inner.get("channel") or item.get("channel"),
@@ -100,40 +97,19 @@ def _address(envelope: JSON) -> str:
 def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str], team_id: str) -> Delivery:
     """Return the delivery of a slash command or an interaction. It has no event id, but mostly a trigger id."""
     key = hashlib.sha256(trigger_id.encode()).hexdigest() if trigger_id else None
-    return Delivery(
-        id=f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
-        kind=kind,
-        path=PATH,
-        content_type="application/x-www-form-urlencoded",
-        body=urlencode(form).encode(),
-        team_id=team_id,
+    identity, sort = (
+        f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
+        "application/x-www-form-urlencoded",
     )
+    return Delivery(identity, kind, sort, urlencode(form).encode(), team_id=team_id)
 
 
 def delivery_json(delivery: Delivery) -> JSON:
-    """Return a delivery as JSON for the control API."""
-    return {
-        "id": delivery.id,
-        "kind": delivery.kind,
-        "channel": delivery.channel,
-        "ts": delivery.ts,
-        "team_id": delivery.team_id,
-        "own_message": delivery.own_message,
-        "state": delivery.state,
-        "next_at": delivery.next_at,
-        "attempts": [attempt_json(attempt) for attempt in delivery.attempts],
-        "job": delivery.job,
-    }
+    shown = ("id", "kind", "channel", "ts", "team_id", "own_message", "state", "next_at", "job")
+    attempts = [attempt_json(attempt) for attempt in delivery.attempts]
+    return {name: getattr(delivery, name) for name in shown} | {"attempts": attempts}
 
 
-def attempt_json(attempt: Attempt) -> JSON:
-    """Return an attempt as JSON for the control API."""
-    return {
-        "at": attempt.at,
-        "ms": round(attempt.seconds * 1000, 1),
-        "retry_num": attempt.retry_num,
-        "retry_reason": attempt.retry_reason,
-        "status": attempt.status,
-        "problem": attempt.problem,
-        "no_retry": attempt.no_retry,
-    }
+def attempt_json(attempt: DeliveryAttempt) -> JSON:
+    shown = ("at", "retry_num", "retry_reason", "status", "problem", "no_retry")
+    return {name: getattr(attempt, name) for name in shown} | {"ms": round(attempt.seconds * 1000, 1)}

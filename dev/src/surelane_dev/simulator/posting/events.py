@@ -55,13 +55,8 @@ def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
     Of a shared channel it names the author's workspace, too. ``wide``: the organization has installed the app.
     """
     channel = workspace.channels.get(inner.get("channel") or inner.get("item", {}).get("channel"))
-    authorization = {
-        "enterprise_id": workspace.enterprise_id,
-        "team_id": workspace.team_id,
-        "user_id": workspace.bot.id,
-        "is_bot": True,
-        "is_enterprise_install": wide,
-    }
+    authorization: JSON = {"enterprise_id": workspace.enterprise_id, "team_id": workspace.team_id}
+    authorization |= {"user_id": workspace.bot.id, "is_bot": True, "is_enterprise_install": wide}
     return {
         "token": "simulated-verification-token",
         "team_id": inner.get("user_team") or workspace.team_id,
@@ -117,30 +112,24 @@ def _posted(workspace: Workspace, message: Message, subscriptions: Collection[st
     if _mentioned(workspace, message, subscriptions):
         yield body | search | {"type": "app_mention"}
     if _heard(workspace, channel, subscriptions):
-        seen = (
-            workspace.looked_at.get(message.user)
-            if channel.is_im and "app_context_changed" in subscriptions
-            else None
-        )
-        yield (
-            body
-            | {"channel_type": _channel_type(channel)}
-            | ({"app_context": seen} if seen else {})
-            | (search if channel.is_im else {})
-        )
+        more: JSON = {"channel_type": _channel_type(channel)}
+        if channel.is_im:
+            seen = workspace.looked_at.get(message.user) if "app_context_changed" in subscriptions else None
+            more |= search | ({"app_context": seen} if seen else {})
+        yield body | more
     links = [] if message.by_app else links_of(workspace, message.text)
     if links and "link_shared" in subscriptions:
-        yield {
+        where = {"channel": channel.id, "message_ts": message.ts, "thread_ts": message.thread_ts}
+        unfurl_id = f"{channel.id}:{message.ts}-{new_id('')}"
+        yield present(where) | {
             "type": "link_shared",
-            "channel": channel.id,
-            "is_bot_user_member": workspace.bot.id in channel.members,
             "user": message.user,
-            "message_ts": message.ts,
-            "unfurl_id": f"{channel.id}:{message.ts}-{new_id('')}",
-            "source": "conversations_history",
             "links": links,
+            "unfurl_id": unfurl_id,
+            "is_bot_user_member": workspace.bot.id in channel.members,
+            "source": "conversations_history",
             "event_ts": workspace.next_ts(),
-        } | ({"thread_ts": message.thread_ts} if message.thread_ts else {})
+        }
 
 
 def _mentioned(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> bool:
@@ -157,23 +146,11 @@ def _changed(
     channel = workspace.channels[message.channel]
     if message.text != previous.text and _mentioned(workspace, message, subscriptions):
         edited = {"type": "app_mention", "channel": channel.id, "event_ts": message.edited_ts}
-        yield (
-            message_json(workspace, message, metadata=True)
-            | {"action_token": workspace.new_action_token()}
-            | edited
-        )
+        token = {"action_token": workspace.new_action_token()}
+        yield message_json(workspace, message, metadata=True) | token | edited
     if _heard(workspace, channel, subscriptions) and message.visible_to is None:
-        yield {
-            "type": "message",
-            "subtype": "message_changed",
-            "message": message_json(workspace, message, metadata=True),
-            "previous_message": message_json(workspace, previous, metadata=True),
-            "channel": channel.id,
-            "hidden": True,
-            "ts": message.edited_ts,
-            "event_ts": message.edited_ts,
-            "channel_type": _channel_type(channel),
-        }
+        how = {"subtype": "message_changed", "message": message_json(workspace, message, metadata=True)}
+        yield _hidden(workspace, channel, previous, how, str(message.edited_ts))
 
 
 def _deleted(
@@ -182,20 +159,25 @@ def _deleted(
     """Yield the event of a deletion. A message that has replies is changed into a tombstone."""
     channel = workspace.channels[message.channel]
     if _heard(workspace, channel, subscriptions):
-        ts = workspace.next_ts()
         how: JSON = {"subtype": "message_deleted", "deleted_ts": message.ts}
         if tombstone is not None:
             how = {"subtype": "message_changed", "message": message_json(workspace, tombstone)}
-        yield {
-            "type": "message",
-            **how,
-            "previous_message": message_json(workspace, message, metadata=True),
-            "channel": channel.id,
-            "hidden": True,
-            "ts": ts,
-            "event_ts": ts,
-            "channel_type": _channel_type(channel),
-        }
+        yield _hidden(workspace, channel, message, how, workspace.next_ts())
+
+
+def _hidden(workspace: Workspace, channel: Channel, previous: Message, how: JSON, ts: str) -> JSON:
+    """Return the event of an edit or a deletion."""
+    before = message_json(workspace, previous, metadata=True)
+    where = {"channel": channel.id, "channel_type": _channel_type(channel)}
+    return {
+        "type": "message",
+        **how,
+        "previous_message": before,
+        **where,
+        "hidden": True,
+        "ts": ts,
+        "event_ts": ts,
+    }
 
 
 def _reacted(

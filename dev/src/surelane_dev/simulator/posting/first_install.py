@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import aiohttp
 
-from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.simulator import Simulator
 from surelane_service.logs import get_logger
 
@@ -53,7 +53,7 @@ async def _install(simulator: Simulator, session: aiohttp.ClientSession) -> str 
             cookies = {name: morsel.value for name, morsel in began.cookies.items()}
         if "state" not in query:
             return f"ingest answered {began.status} at /slack/install"
-        asked = Asked(query.get("redirect_uri", ""), query.get("scope", ""), query.get("user_scope", ""))
+        asked = AuthorizeRequest(*(query.get(name, "") for name in ("redirect_uri", "scope", "user_scope")))
         back = {"code": simulator.installs.approve(asked, workspace, wide=False), "state": query["state"]}
         # The cookie is for HTTPS alone, which a client's jar obeys.
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())}

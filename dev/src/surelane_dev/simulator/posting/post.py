@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import aiohttp
 
-from surelane_dev.simulator.posting.delivery import Attempt, Delivery
+from surelane_dev.simulator.posting.delivery import PATH, Delivery, DeliveryAttempt
 from surelane_dev.simulator.posting.signing import signed_headers
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 
@@ -31,34 +31,25 @@ class Post:
 
     async def __call__(
         self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
-    ) -> Attempt:
-        """Make one attempt.
-
-        Args:
-            delivery: the request.
-            retry_num: 0 for the first attempt, then Slack's number of the retry.
-            retry_reason: the reason of the retry, in Slack's words.
-        """
+    ) -> DeliveryAttempt:
+        """Make one attempt. ``retry_num``: 0 for the first, then Slack's number. ``retry_reason``: in Slack's words."""
         if not self._posting:
-            return Attempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")
+            return DeliveryAttempt(time.time(), 0, retry_num, retry_reason, None, "posting_is_off")
         headers = self._headers(delivery, retry_num, retry_reason)
         at, started = time.time(), time.monotonic()
         status, problem, no_retry, answer = None, None, False, b""
         try:
-            async with self._session.post(
-                self._ingest_url + delivery.path,
-                data=delivery.body,
-                headers=headers,
-                max_redirects=MOST_REDIRECTS,
-            ) as response:
+            sending = self._session.post(
+                self._ingest_url + PATH, data=delivery.body, headers=headers, max_redirects=MOST_REDIRECTS
+            )
+            async with sending as response:
                 status, answer = response.status, await response.read()
                 problem = None if status // 100 == 2 else "http_error"
                 no_retry = status != 200 and response.headers.get("X-Slack-No-Retry") == "1"
         except Exception as error:  # noqa: BLE001 - Slack has a word for every failure, "unknown_error" being the last
             problem = _reason(error)
-        return Attempt(
-            at, time.monotonic() - started, retry_num, retry_reason, status, problem, no_retry, answer
-        )
+        took = time.monotonic() - started
+        return DeliveryAttempt(at, took, retry_num, retry_reason, status, problem, no_retry, answer)
 
     def _headers(self, delivery: Delivery, retry_num: int, retry_reason: str | None) -> dict[str, str]:
         headers = {"Content-Type": delivery.content_type, "User-Agent": USER_AGENT, "Accept": "*/*"}

@@ -4,49 +4,43 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from surelane_dev.simulator.faults import Faults
-from surelane_dev.simulator.posting.delivery import Attempt, Delivery, State
+from surelane_dev.simulator.posting.delivery import Delivery, DeliveryAttempt, State
 from surelane_dev.simulator.posting.post import Post
-from surelane_dev.simulator.posting.sockets import Sockets
+from surelane_dev.simulator.posting.sockets import AppConnections
 
 KEPT = 2000
 HELD_AT_MOST = timedelta(seconds=5)
 
 
+@dataclass(eq=False)
 class Sender:
     """Keep the deliveries and the tasks that make them. Call ``changed`` at each step."""
 
-    def __init__(
-        self,
-        post: Post,
-        sockets: Sockets,
-        retry_delays: tuple[timedelta, ...],
-        faults: Faults,
-        changed: Callable[[Delivery], None] = lambda _: None,
-    ) -> None:
-        self._post = post
-        self._sockets = sockets
-        self.retry_delays = retry_delays
-        self._faults = faults
-        self._changed = changed
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._held: list[asyncio.Future[None]] = []
-        self.deliveries: OrderedDict[str, Delivery] = OrderedDict()
-        """The latest 2,000 deliveries by id, oldest first."""
+    post: Post
+    sockets: AppConnections
+    retry_delays: tuple[timedelta, ...]
+    faults: Faults
+    changed: Callable[[Delivery], None] = lambda _: None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _held: list[asyncio.Future[None]] = field(default_factory=list)
+    deliveries: OrderedDict[str, Delivery] = field(default_factory=OrderedDict)
+    """The latest 2,000 deliveries by id, oldest first."""
 
     def send(self, delivery: Delivery) -> None:
         """Start the delivery of an event. Faults may duplicate or delay it."""
         self._keep(delivery)
-        fault = self._faults.take(Faults.DELIVERY)
+        fault = self.faults.take(Faults.DELIVERY)
         self._start(self._deliver(delivery, fault.kind if fault else None))
 
     def resend(self, delivery: Delivery) -> None:
         """Deliver once more, as Slack does when an acknowledgement is lost."""
         self._start(self._repeat(delivery))
 
-    async def send_once(self, delivery: Delivery) -> Attempt:
+    async def send_once(self, delivery: Delivery) -> DeliveryAttempt:
         """Deliver a slash command or an interaction. Slack tries it once, while the user waits."""
         self._keep(delivery)
         await self._attempt(delivery, 0, last=True)
@@ -57,8 +51,8 @@ class Sender:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._post.close()
-        await self._sockets.close()
+        await self.post.close()
+        await self.sockets.close()
 
     def _keep(self, delivery: Delivery) -> None:
         self.deliveries[delivery.id] = delivery
@@ -99,7 +93,7 @@ class Sender:
     ) -> bool:
         """Post once; return whether the delivery is finished."""
         self._move(delivery, "sending")
-        send = self._sockets if self._sockets.used else self._post
+        send = self.sockets if self.sockets.used else self.post
         attempt = await send(delivery, number, reason)
         delivery.attempts.append(attempt)
         settled = attempt.problem is None or attempt.no_retry or last
@@ -109,7 +103,7 @@ class Sender:
 
     async def _pause(self, delivery: Delivery, delay: timedelta) -> None:
         delivery.next_at = time.time() + delay.total_seconds()
-        self._changed(delivery)
+        self.changed(delivery)
         await asyncio.sleep(delay.total_seconds())
         delivery.next_at = None
 
@@ -128,4 +122,4 @@ class Sender:
 
     def _move(self, delivery: Delivery, state: State) -> None:
         delivery.state = state
-        self._changed(delivery)
+        self.changed(delivery)

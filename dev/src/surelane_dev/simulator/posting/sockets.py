@@ -15,7 +15,7 @@ from uuid import uuid4
 import aiohttp
 from aiohttp import web
 
-from surelane_dev.simulator.posting.delivery import Attempt, Delivery
+from surelane_dev.simulator.posting.delivery import Delivery, DeliveryAttempt
 from surelane_dev.simulator.workspace.model import JSON
 
 MOST = 10
@@ -30,7 +30,7 @@ ANSWERED = frozenset({"view_submission", "block_suggestion"})
 Reason = Literal["warning", "refresh_requested", "link_disabled"]
 
 
-class Sockets:
+class AppConnections:
     """The connections of the app. Each envelope goes to one of them."""
 
     def __init__(self, timeout: timedelta = timedelta(seconds=3)) -> None:
@@ -82,14 +82,8 @@ class Sockets:
             self._transports[socket] = request.transport
         app = {"app_id": request.query.get("app_id", "")}
         try:
-            await socket.send_json(
-                {
-                    "type": "hello",
-                    "connection_info": app,
-                    "num_connections": self.connections,
-                    "debug_info": {},
-                }
-            )
+            hello = {"type": "hello", "connection_info": app, "num_connections": self.connections}
+            await socket.send_json({**hello, "debug_info": {}})
             self._connected.set()
             async for message in socket:
                 self._acknowledged(socket, message)
@@ -100,14 +94,8 @@ class Sockets:
 
     async def __call__(
         self, delivery: Delivery, retry_num: int = 0, retry_reason: str | None = None
-    ) -> Attempt:
-        """Send an envelope to one connection, and wait for its acknowledgement.
-
-        Args:
-            delivery: the request.
-            retry_num: 0 for the first attempt, then the number of the retry.
-            retry_reason: the reason of the retry.
-        """
+    ) -> DeliveryAttempt:
+        """Send an envelope to one connection, and wait for its acknowledgement. ``retry_num``: 0 for the first one."""
         at, started = time.time(), time.monotonic()
         answer, problem = b"", None
         try:
@@ -118,22 +106,13 @@ class Sockets:
             problem = "http_timeout" if self._open else "connection_failed"
         except (ConnectionError, aiohttp.ClientError):
             problem = "connection_failed"
-        return Attempt(
-            at=at,
-            seconds=time.monotonic() - started,
-            retry_num=retry_num,
-            retry_reason=retry_reason,
-            status=200 if problem is None else None,
-            problem=problem,
-            answer=answer,
-        )
+        seconds, status = time.monotonic() - started, 200 if problem is None else None
+        return DeliveryAttempt(at, seconds, retry_num, retry_reason, status, problem, answer=answer)
 
     def disconnect(self, reason: Reason | None, every: timedelta | None = None) -> int:
-        """Disconnect the app now, and again and again with ``every``. Return how many connections end.
+        """Disconnect the app now, and again after each ``every``. Return how many connections end.
 
-        Args:
-            reason: what the app is told, a second before the end; ``None``: connections break without a word.
-            every: the time between two disconnects; ``None``: just this one, and no further ones.
+        ``reason``: what the app is told, a second before the end; ``None``: connections break without a word.
         """
         if self._disconnects is not None:
             self._disconnects.cancel()

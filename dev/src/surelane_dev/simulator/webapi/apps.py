@@ -1,16 +1,42 @@
-"""Serve ``apps.connections.open``."""
+"""Serve ``apps.*``, ``oauth.v2.access`` and ``auth.revoke``."""
 
-from surelane_dev.simulator.webapi.call import Call, Method, Slack
+from surelane_dev.simulator.installs import Grant
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall
 from surelane_dev.simulator.workspace.model import JSON
 
 PATH = "/link"
 """Where the WebSocket of Socket Mode is."""
 
 
-def connections_open(_: Call, slack: Slack) -> JSON:
+def connections_open(call: MethodCall) -> JSON:
     """Return an address that opens one connection of Socket Mode."""
-    at = slack.interactions.public_url.replace("http", "ws", 1)
-    return {"url": f"{at}{PATH}?ticket={slack.sockets.ticket()}&app_id={slack.workspace.app_id}"}
+    at = call.slack.interactions.public_url.replace("http", "ws", 1)
+    return {"url": f"{at}{PATH}?ticket={call.slack.sockets.ticket()}&app_id={call.workspace.app_id}"}
 
 
-METHODS = {"apps.connections.open": Method(connections_open, takes_app_token=True)}
+def access(call: MethodCall) -> JSON:
+    """Exchange a code or a refresh token for tokens."""
+    call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
+    if call.text("grant_type") == "refresh_token":
+        return call.slack.installs.refresh(call.text("refresh_token"))
+    return call.slack.installs.exchange(call.text("code"), call.text("redirect_uri"))
+
+
+def revoke(call: MethodCall) -> JSON:
+    if not call.flag("test"):
+        call.slack.installs.revoke(_grant(call))
+    return {"revoked": not call.flag("test")}
+
+
+def uninstall(call: MethodCall) -> JSON:
+    grant = _grant(call)
+    call.slack.installs.check_client(call.text("client_id"), call.text("client_secret"))
+    call.slack.installs.uninstall(grant.workspace, wide=grant.wide)
+    return {}
+
+
+def _grant(call: MethodCall) -> Grant:
+    grant = call.slack.installs.grant_of(call.token)
+    if grant is None:
+        raise ApiError("invalid_auth")
+    return grant

@@ -3,15 +3,7 @@
 import re
 
 from surelane_dev.simulator.sessions import STATUSES
-from surelane_dev.simulator.webapi.call import (
-    ApiError,
-    Call,
-    Method,
-    Slack,
-    invalid_arguments,
-    joined_channel,
-    permalink,
-)
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall, invalid_arguments
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 
 STOPPED = "agent_session_stopped"
@@ -21,23 +13,22 @@ MOST_PROMPTS = 4
 MOST_FOUND = 20
 
 
-def set_status(call: Call, slack: Slack) -> JSON:
+def set_status(call: MethodCall) -> JSON:
     """Set the bot's status in a thread. An empty status, a reply or two minutes end it."""
-    channel, thread_ts = _thread(call, slack)
-    slack.workspace.set_status(channel, thread_ts, call.text("status"))
+    channel, thread_ts = _thread(call)
+    call.workspace.set_status(channel, thread_ts, call.text("status"))
     return {}
 
 
-def set_title(call: Call, slack: Slack) -> JSON:
-    """Give a thread a title."""
-    channel, thread_ts = _thread(call, slack)
-    slack.sessions.rename(channel, thread_ts, call.text("title"))
+def set_title(call: MethodCall) -> JSON:
+    channel, thread_ts = _thread(call)
+    call.slack.sessions.rename(channel, thread_ts, call.text("title"))
     return {}
 
 
-def set_suggested_prompts(call: Call, slack: Slack) -> JSON:
+def set_suggested_prompts(call: MethodCall) -> JSON:
     """Check suggested prompts. The page does not show them."""
-    joined_channel(call, slack, "channel_id")
+    call.joined_channel("channel_id")
     prompts = call.objects("prompts", "invalid_arguments")
     if not prompts or len(prompts) > MOST_PROMPTS:
         raise invalid_arguments(f"give between 1 and {MOST_PROMPTS} prompts [json-pointer:/prompts]")
@@ -46,32 +37,31 @@ def set_suggested_prompts(call: Call, slack: Slack) -> JSON:
     return {}
 
 
-def set_session_status(call: Call, slack: Slack) -> JSON:
+def set_session_status(call: MethodCall) -> JSON:
     """Set an agent session's status. The page offers *Stop* while it is ``processing``."""
-    channel, thread_ts = _thread(call, slack)
+    channel, thread_ts = _thread(call)
     status = next((status for status in STATUSES if status == call.text("status")), None)
     if status is None:
         raise invalid_arguments(f"status must be one of {', '.join(STATUSES)} [json-pointer:/status]")
     title = _title(call)
-    session = slack.sessions.set_status(channel, thread_ts, status, title)
+    session = call.slack.sessions.set_status(channel, thread_ts, status, title)
     answer: JSON = {"agent_status": session.status, "status": session.status, "title": session.title}
-    if STOPPED not in slack.events:
+    if STOPPED not in call.slack.events:
         answer |= {"warning": NO_STOP, "response_metadata": {"warnings": [NO_STOP]}}
     return answer
 
 
-def rename_session(call: Call, slack: Slack) -> JSON:
-    """Give an agent's session a title."""
-    channel, thread_ts = _thread(call, slack)
-    return {"title": slack.sessions.rename(channel, thread_ts, _title(call)).title}
+def rename_session(call: MethodCall) -> JSON:
+    channel, thread_ts = _thread(call)
+    return {"title": call.slack.sessions.rename(channel, thread_ts, _title(call)).title}
 
 
-def search(call: Call, slack: Slack) -> JSON:
+def search(call: MethodCall) -> JSON:
     """Search the messages of public channels for the words of a query, the best first.
 
     A bot's token needs the ``action_token`` of a person's message.
     """
-    workspace = slack.workspace
+    workspace = call.workspace
     if workspace.action_tokens.get(call.text("action_token"), 0) < workspace.now():
         raise ApiError("invalid_action_token")
     words = set(re.findall(r"\w+", call.text("query").lower()))
@@ -84,47 +74,35 @@ def search(call: Call, slack: Slack) -> JSON:
     ]
     best = sorted((each for each in found if each[0]), key=lambda each: (-each[0], each[1].ts))
     limit = min(call.number("limit", MOST_FOUND), MOST_FOUND)
-    messages = [_found(slack, message, channel) for _, message, channel in best[:limit]]
+    messages = [_found(call, message, channel) for _, message, channel in best[:limit]]
     return {"results": {"messages": messages}, "response_metadata": {"next_cursor": ""}}
 
 
-def _found(slack: Slack, message: Message, channel: Channel) -> JSON:
-    known = slack.workspace.member(message.user)
+def _found(call: MethodCall, message: Message, channel: Channel) -> JSON:
+    known = call.workspace.member(message.user)
     return {
         "author_name": known[1].real_name if known else "",
         "author_user_id": message.user,
-        "team_id": slack.workspace.team_id,
+        "team_id": call.workspace.team_id,
         "channel_id": channel.id,
         "channel_name": channel.name,
         "message_ts": message.ts,
         "content": message.text,
         "is_author_bot": message.by_app,
-        "permalink": permalink(slack, message),
+        "permalink": call.permalink(message),
     }
 
 
-def _title(call: Call) -> str:
+def _title(call: MethodCall) -> str:
     title = call.text("title")
     if len(title) > LONGEST_TITLE:
         raise invalid_arguments(f"must be less than {LONGEST_TITLE + 1} characters [json-pointer:/title]")
     return title
 
 
-def _thread(call: Call, slack: Slack) -> tuple[str, str]:
-    channel = joined_channel(call, slack, "channel_id")
+def _thread(call: MethodCall) -> tuple[str, str]:
+    channel = call.joined_channel("channel_id")
     message = channel.messages.get(call.text("thread_ts"))
     if message is None:
         raise ApiError("invalid_thread_ts")
     return channel.id, message.thread_ts or message.ts
-
-
-METHODS = {
-    "assistant.search.context": Method(search, ("query",), "search:read.public"),
-    "assistant.threads.setStatus": Method(set_status, ("channel_id", "thread_ts", "status"), "chat:write"),
-    "assistant.threads.setTitle": Method(set_title, ("channel_id", "thread_ts", "title"), "chat:write"),
-    "assistant.threads.setSuggestedPrompts": Method(
-        set_suggested_prompts, ("channel_id", "prompts"), "chat:write"
-    ),
-    "agents.sessions.setStatus": Method(set_session_status, ("channel_id", "status"), "chat:write"),
-    "agents.sessions.rename": Method(rename_session, ("channel_id", "title"), "chat:write"),
-}

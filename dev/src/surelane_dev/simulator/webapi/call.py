@@ -13,8 +13,8 @@ from surelane_dev.simulator.files import Files
 from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import DOCUMENTED, Manifest
-from surelane_dev.simulator.posting.sockets import Sockets
-from surelane_dev.simulator.sessions import Sessions
+from surelane_dev.simulator.posting.sockets import AppConnections
+from surelane_dev.simulator.sessions import AgentSessions
 from surelane_dev.simulator.workspace.executions import Executions
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.scheduled import Scheduled
@@ -46,7 +46,7 @@ def invalid_blocks(*problems: str) -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Slack:
+class SlackState:
     """The state that calls read and change."""
 
     workspace: Workspace
@@ -54,21 +54,19 @@ class Slack:
     manifest: Manifest = DOCUMENTED
     events: frozenset[str] = DOCUMENTED.events
     """The events that the app is subscribed to."""
-    sessions: Sessions = field(default_factory=Sessions)
+    sessions: AgentSessions = field(default_factory=AgentSessions)
     files: Files = field(default_factory=Files)
     installs: Installs = field(default_factory=Installs)
-    sockets: Sockets = field(default_factory=Sockets)
+    sockets: AppConnections = field(default_factory=AppConnections)
     scheduled: Scheduled = field(default_factory=Scheduled)
     executions: Executions = field(default_factory=Executions)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call with a valid token and all required arguments."""
+class Arguments:
+    """Arguments, as JSON or as texts of a form. A malformed one raises the :class:`ApiError` that is named."""
 
-    method: str
     arguments: Mapping[str, object]
-    token: str | None = None
 
     def text(self, name: str) -> str:
         """Return an argument as text; empty if it is missing."""
@@ -80,33 +78,21 @@ class Call:
         return self.text(name).lower() in {"1", "true"}
 
     def number(self, name: str, default: int) -> int:
-        """Return an argument as a count between 1 and 1000.
-
-        Raises:
-            ApiError: ``invalid_limit``.
-        """
+        """Return an argument as a count between 1 and 1000, or raise ``invalid_limit``."""
         text = self.text(name) or str(default)
         if not text.isdecimal() or not 0 < int(text) <= MAX_LIMIT:
             raise ApiError("invalid_limit")
         return int(text)
 
     def mapping(self, name: str, error: str) -> JSON | None:
-        """Return an argument as a JSON object; ``None`` if it is missing.
-
-        Raises:
-            ApiError: ``error``, if it is not an object.
-        """
+        """Return an argument as a JSON object; ``None`` if it is missing."""
         value = self._decoded(name, error)
         if value is not None and not isinstance(value, dict):
             raise ApiError(error)
         return value
 
     def objects(self, name: str, error: str) -> list[JSON]:
-        """Return an argument as a list of JSON objects; empty if it is missing.
-
-        Raises:
-            ApiError: ``error``, if it is not a list of objects.
-        """
+        """Return an argument as a list of JSON objects; empty if it is missing."""
         items = self._decoded(name, error) or []
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise ApiError(error)
@@ -129,16 +115,54 @@ class Call:
             raise ApiError(error) from None
 
 
-Handler = Callable[[Call, Slack], JSON]
+@dataclass(frozen=True, slots=True)
+class MethodCall(Arguments):
+    """A call with a valid token and all required arguments, and the state that it reads and changes."""
+
+    slack: SlackState
+    token: str | None = None
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.slack.workspace
+
+    def channel(self, name: str = "channel") -> Channel:
+        """Return the channel that an argument names by id or ``#name``, or raise ``channel_not_found``."""
+        channel = self.workspace.channel(self.text(name))
+        if channel is None and (user := self.workspace.users.get(self.text(name))) and not user.is_bot:
+            channel = self.workspace.direct_messages(user.id)
+        if channel is None:
+            raise ApiError("channel_not_found")
+        return channel
+
+    def joined_channel(self, name: str = "channel") -> Channel:
+        """Return the channel that an argument names. Raise ``not_in_channel`` if the bot is no member."""
+        channel = self.channel(name)
+        if self.workspace.bot.id not in channel.members:
+            raise ApiError("not_in_channel")
+        return channel
+
+    def message(self, channel: Channel, name: str = "ts") -> Message:
+        """Return the message of a channel that an argument names, or raise ``message_not_found``."""
+        message = channel.messages.get(self.text(name))
+        if message is None or message.subtype == "tombstone" or message.visible_to is not None:
+            raise ApiError("message_not_found")
+        return message
+
+    def permalink(self, message: Message) -> str:
+        """Return a message's address on the simulator's page."""
+        return f"{self.slack.interactions.public_url}/#{message.channel}/{message.ts}"
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of the Web API: its function, its scope and its arguments."""
+    """A method of the Web API: its function, its scope, its arguments and its rate limit."""
 
-    run: Handler
+    run: Callable[[MethodCall], JSON]
     required: tuple[str, ...] = ()
     scope: str | None = None
+    per_minute: int | None = 20
+    """Calls in any minute; Slack's Tier 2 by default. ``None``: only a limit per channel holds."""
     reads_json: bool = True
     """Whether it takes a JSON body. Slack's older reading methods take form fields only."""
     needs_token: bool = True
@@ -148,7 +172,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RequestContent:
     """The content of a request: arguments, token, and warnings for the answer."""
 
     arguments: dict[str, object]
@@ -156,12 +180,8 @@ class Sent:
     warnings: list[str] = field(default_factory=list)
 
 
-async def read(request: web.Request, method: Method) -> Sent:
-    """Read a request as Slack does.
-
-    Raises:
-        ApiError: the body cannot be read.
-    """
+async def read(request: web.Request, method: Method) -> RequestContent:
+    """Read a request as Slack does. Raise :class:`ApiError` if its body cannot be read."""
     query: dict[str, object] = {name: value for name, value in request.query.items() if name != "token"}
     body, is_json = await _body(request)
     form_token = None if is_json else body.pop("token", None)
@@ -173,7 +193,7 @@ async def read(request: web.Request, method: Method) -> Sent:
         header = None
     token = _bearer(header) if header else form_token
     warnings = ["missing_charset"] if is_json and not request.charset else []
-    return Sent(query | body, token if isinstance(token, str) else None, warnings)
+    return RequestContent(query | body, token if isinstance(token, str) else None, warnings)
 
 
 async def _body(request: web.Request) -> tuple[dict[str, object], bool]:
@@ -214,49 +234,6 @@ def _client(header: str) -> dict[str, object]:
 def _bearer(header: str) -> str:
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else header
-
-
-def channel_of(call: Call, slack: Slack, name: str = "channel") -> Channel:
-    """Return the channel that an argument names by id or, for posting, by ``#name``.
-
-    Raises:
-        ApiError: ``channel_not_found``.
-    """
-    channel = slack.workspace.channel(call.text(name))
-    if channel is None and (user := slack.workspace.users.get(call.text(name))) and not user.is_bot:
-        channel = slack.workspace.direct_messages(user.id)
-    if channel is None:
-        raise ApiError("channel_not_found")
-    return channel
-
-
-def joined_channel(call: Call, slack: Slack, name: str = "channel") -> Channel:
-    """Return the channel that an argument names, if the bot is a member.
-
-    Raises:
-        ApiError: ``channel_not_found`` or ``not_in_channel``.
-    """
-    channel = channel_of(call, slack, name)
-    if slack.workspace.bot.id not in channel.members:
-        raise ApiError("not_in_channel")
-    return channel
-
-
-def message_of(call: Call, channel: Channel, name: str = "ts") -> Message:
-    """Return the message of a channel that an argument names.
-
-    Raises:
-        ApiError: ``message_not_found``.
-    """
-    message = channel.messages.get(call.text(name))
-    if message is None or message.subtype == "tombstone" or message.visible_to is not None:
-        raise ApiError("message_not_found")
-    return message
-
-
-def permalink(slack: Slack, message: Message) -> str:
-    """Return a message's address on the simulator's page."""
-    return f"{slack.interactions.public_url}/#{message.channel}/{message.ts}"
 
 
 def is_ts(text: str) -> bool:

@@ -2,17 +2,7 @@
 
 import json
 
-from surelane_dev.simulator.webapi.call import (
-    ApiError,
-    Call,
-    Method,
-    Slack,
-    channel_of,
-    invalid_blocks,
-    joined_channel,
-    message_of,
-    permalink,
-)
+from surelane_dev.simulator.webapi.call import ApiError, Arguments, MethodCall, invalid_blocks
 from surelane_dev.simulator.workspace.block_kit import LONGEST_MARKDOWN
 from surelane_dev.simulator.workspace.blocks import identified
 from surelane_dev.simulator.workspace.data_blocks import BadBlocksError, tables
@@ -27,16 +17,16 @@ MAX_METADATA = 16_000
 MOST_ATTACHMENTS = 100
 
 
-def post_message(call: Call, slack: Slack) -> JSON:
+def post_message(call: MethodCall) -> JSON:
     """Post as the bot, in a thread if ``thread_ts`` is given."""
-    channel = joined_channel(call, slack)
+    channel = call.joined_channel()
     content = content_of(call)
     thread_ts = thread_of(call, channel)
     metadata = metadata_of(call)
     broadcast = thread_ts is not None and call.flag("reply_broadcast")
-    message = slack.workspace.post(
+    message = call.workspace.post(
         channel,
-        slack.workspace.bot.id,
+        call.workspace.bot.id,
         **content,
         by_app=True,
         thread_ts=thread_ts,
@@ -44,14 +34,13 @@ def post_message(call: Call, slack: Slack) -> JSON:
         username=call.text("username") or None,
         subtype="thread_broadcast" if broadcast else None,
     )
-    shape = message_json(slack.workspace, message, metadata=True)
+    shape = message_json(call.workspace, message, metadata=True)
     return {"channel": channel.id, "ts": message.ts, "message": shape}
 
 
-def update(call: Call, slack: Slack) -> JSON:
-    """Replace a message of the bot's own."""
-    channel = channel_of(call, slack)
-    message = message_of(call, channel)
+def update(call: MethodCall) -> JSON:
+    channel = call.channel()
+    message = call.message(channel)
     if not message.by_app:
         raise ApiError("cant_update_message")
     if message.streaming:
@@ -59,31 +48,29 @@ def update(call: Call, slack: Slack) -> JSON:
     content = content_of(call, MAX_UPDATE)
     metadata = metadata_of(call)
     kept = {} if metadata is None else {"metadata": metadata}
-    slack.workspace.edit(message, **content, **kept, streamed=False)
-    shape = message_json(slack.workspace, message, metadata=True)
+    call.workspace.edit(message, **content, **kept, streamed=False)
+    shape = message_json(call.workspace, message, metadata=True)
     return {"channel": channel.id, "ts": message.ts, "text": message.text, "message": shape}
 
 
-def delete(call: Call, slack: Slack) -> JSON:
-    """Delete a message of the bot's own."""
-    channel = channel_of(call, slack)
-    message = message_of(call, channel)
+def delete(call: MethodCall) -> JSON:
+    channel = call.channel()
+    message = call.message(channel)
     if not message.by_app:
         raise ApiError("cant_delete_message")
-    slack.workspace.delete(message)
+    call.workspace.delete(message)
     return {"channel": channel.id, "ts": message.ts}
 
 
-def post_ephemeral(call: Call, slack: Slack) -> JSON:
-    """Post a message that only one user sees."""
-    channel = joined_channel(call, slack)
-    user = slack.workspace.users.get(call.text("user"))
+def post_ephemeral(call: MethodCall) -> JSON:
+    channel = call.joined_channel()
+    user = call.workspace.users.get(call.text("user"))
     if user is None or user.id not in channel.members:
         raise ApiError("user_not_in_channel")
     content = content_of(call)
-    message = slack.workspace.post(
+    message = call.workspace.post(
         channel,
-        slack.workspace.bot.id,
+        call.workspace.bot.id,
         **content,
         by_app=True,
         visible_to=user.id,
@@ -92,23 +79,14 @@ def post_ephemeral(call: Call, slack: Slack) -> JSON:
     return {"message_ts": message.ts}
 
 
-def get_permalink(call: Call, slack: Slack) -> JSON:
-    """Return the address of a message."""
-    channel = channel_of(call, slack)
-    message = message_of(call, channel, "message_ts")
-    return {"channel": channel.id, "permalink": permalink(slack, message)}
+def get_permalink(call: MethodCall) -> JSON:
+    channel = call.channel()
+    message = call.message(channel, "message_ts")
+    return {"channel": channel.id, "permalink": call.permalink(message)}
 
 
-def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
-    """Return the text, blocks and attachments of a call.
-
-    Args:
-        call: the call.
-        longest: characters that its text may have.
-
-    Raises:
-        ApiError: the content is missing, too large or malformed.
-    """
+def content_of(call: Arguments, longest: int = MAX_TEXT) -> JSON:
+    """Return the text, of at most ``longest`` characters, the blocks and the attachments of a call."""
     blocks = blocks_of(call)
     attachments = attachments_of(call)
     text, markdown = call.text("text"), call.text("markdown_text")
@@ -123,13 +101,8 @@ def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
     return {"text": text or markdown, "blocks": blocks, "attachments": attachments}
 
 
-def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
-    """Return the blocks of a call. Add ids, as Slack does, if the app gave none.
-
-    Raises:
-        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid;
-            ``msg_blocks_too_long``, if they have too much markdown.
-    """
+def blocks_of(call: Arguments, name: str = "blocks", error: str = "invalid_blocks_format") -> list[JSON]:
+    """Return the blocks of a call. Add ids, as Slack does, if the app gave none. ``error``: they are no blocks."""
     try:
         blocks = identified(call.typed_objects(name, error))
     except BadBlocksError as problems:
@@ -140,12 +113,8 @@ def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_for
     return blocks
 
 
-def attachments_of(call: Call) -> list[JSON]:
-    """Return the attachments of a call, with ids for their blocks.
-
-    Raises:
-        ApiError: ``too_many_attachments``, or ``invalid_attachments``, with one line for each mistake in a block.
-    """
+def attachments_of(call: Arguments) -> list[JSON]:
+    """Return the attachments of a call, with ids for their blocks."""
     attachments = call.objects("attachments", "invalid_attachments")
     if len(attachments) > MOST_ATTACHMENTS:
         raise ApiError("too_many_attachments")
@@ -171,7 +140,7 @@ def check_tables(blocks: list[JSON]) -> None:
         raise ApiError("invalid_attachments", response_metadata={"messages": ["only_one_table_allowed"]})
 
 
-def thread_of(call: Call, channel: Channel) -> str | None:
+def thread_of(call: Arguments, channel: Channel) -> str | None:
     """Return the thread that a call posts to; ``None``: the channel.
 
     As Slack does, post a reply to the channel if its ``thread_ts`` is none, or its first message was deleted.
@@ -180,12 +149,8 @@ def thread_of(call: Call, channel: Channel) -> str | None:
     return None if first is None or first.visible_to else first.ts
 
 
-def metadata_of(call: Call) -> JSON | None:
-    """Return the metadata of a call.
-
-    Raises:
-        ApiError: it has no event type with a payload, or is too large.
-    """
+def metadata_of(call: Arguments) -> JSON | None:
+    """Return the metadata of a call: an event type with its payload."""
     metadata = call.mapping("metadata", "invalid_metadata_format")
     if metadata is None:
         return None
@@ -197,20 +162,7 @@ def metadata_of(call: Call) -> JSON | None:
 
 
 def owned(message: Message) -> Message:
-    """Return the message if it is the app's own.
-
-    Raises:
-        ApiError: ``message_not_owned_by_app``.
-    """
+    """Return the message if it is the app's own, or raise ``message_not_owned_by_app``."""
     if not message.by_app:
         raise ApiError("message_not_owned_by_app")
     return message
-
-
-METHODS = {
-    "chat.postMessage": Method(post_message, ("channel",), "chat:write"),
-    "chat.update": Method(update, ("channel", "ts"), "chat:write"),
-    "chat.delete": Method(delete, ("channel", "ts"), "chat:write"),
-    "chat.getPermalink": Method(get_permalink, ("channel", "message_ts"), reads_json=False),
-    "chat.postEphemeral": Method(post_ephemeral, ("channel", "user"), "chat:write"),
-}

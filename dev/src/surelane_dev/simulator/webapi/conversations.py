@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable
 from typing import TypeVar
 
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, channel_of, joined_channel
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.shapes import channel_json, message_json
 
@@ -14,104 +14,93 @@ MAX_REPLIES = 1000
 Item = TypeVar("Item")
 
 
-def replies(call: Call, slack: Slack) -> JSON:
+def replies(call: MethodCall) -> JSON:
     """Return a thread, oldest first. Its first message begins every page.
 
     For the ``ts`` of a reply, return that reply alone: a thread has the ``ts`` of its first message.
     """
-    channel = joined_channel(call, slack)
+    channel = call.joined_channel()
     message = channel.messages.get(call.text("ts"))
     if message is None or message.visible_to is not None:
         raise ApiError("thread_not_found")
     within = _range(call)
     found = [m for m in channel.replies(message.ts) if within(m.ts)]
     page, cursor = page_of(found, call, default=MAX_REPLIES, key="next_ts")
-    return _messages(call, slack, [message, *page], cursor)
+    return _messages(call, [message, *page], cursor)
 
 
-def history(call: Call, slack: Slack) -> JSON:
+def history(call: MethodCall) -> JSON:
     """Return a channel's messages, newest first."""
-    channel = joined_channel(call, slack)
+    channel = call.joined_channel()
     public = (m for m in channel.messages.values() if m.in_channel and m.visible_to is None)
     within = _range(call)
     shown = [m for m in public if within(m.ts)]
     page, cursor = page_of(shown[::-1], call, default=DEFAULT_LIMIT, key="next_ts")
-    return _messages(call, slack, page, cursor) | {
-        "pin_count": 0,
-        "channel_actions_ts": None,
-        "channel_actions_count": 0,
-    }
+    counts = {"pin_count": 0, "channel_actions_ts": None, "channel_actions_count": 0}
+    return _messages(call, page, cursor) | counts
 
 
-def info(call: Call, slack: Slack) -> JSON:
-    """Return a channel."""
-    return {"channel": channel_json(slack.workspace, channel_of(call, slack))}
+def info(call: MethodCall) -> JSON:
+    return {"channel": channel_json(call.workspace, call.channel())}
 
 
-def channels_of(call: Call, slack: Slack) -> list[Channel]:
-    """Return the channels of a call's ``types``, by default the public ones.
-
-    Raises:
-        ApiError: ``invalid_types``.
-    """
+def channels_of(call: MethodCall) -> list[Channel]:
+    """Return the channels of a call's ``types``, by default the public ones."""
     types = set((call.text("types") or "public_channel").split(","))
     if types - {"public_channel", "private_channel", "mpim", "im"}:
         raise ApiError("invalid_types")
-    channels = slack.workspace.channels.values()
+    channels = call.workspace.channels.values()
     return [c for c in channels if ("im" if c.is_im else "public_channel") in types]
 
 
-def list_channels(call: Call, slack: Slack) -> JSON:
+def list_channels(call: MethodCall) -> JSON:
     """Return the channels of the given ``types``, by default the public ones."""
-    page, cursor = page_of(channels_of(call, slack), call, default=DEFAULT_LIMIT, key="channel")
-    return {
-        "channels": [channel_json(slack.workspace, channel) for channel in page],
-        "response_metadata": {"next_cursor": cursor},
-    }
+    page, cursor = page_of(channels_of(call), call, default=DEFAULT_LIMIT, key="channel")
+    shown = [channel_json(call.workspace, channel) for channel in page]
+    return {"channels": shown, "response_metadata": {"next_cursor": cursor}}
 
 
-def open_conversation(call: Call, slack: Slack) -> JSON:
+def open_conversation(call: MethodCall) -> JSON:
     """Return the direct messages with a user. They are always open."""
     named = bool(call.text("channel"))
-    channel = channel_of(call, slack) if named else _direct(call.text("users").split(","), slack)
-    shape = channel_json(slack.workspace, channel) if call.flag("return_im") else {"id": channel.id}
+    channel = call.channel() if named else _direct(call)
+    shape = channel_json(call.workspace, channel) if call.flag("return_im") else {"id": channel.id}
     return {"no_op": True, "already_open": True, "channel": shape}
 
 
-def join(call: Call, slack: Slack) -> JSON:
+def join(call: MethodCall) -> JSON:
     """Let the bot join a channel. To be in it already is a warning."""
-    channel = channel_of(call, slack)
+    channel = call.channel()
     if channel.is_im:
         raise ApiError("method_not_supported_for_channel_type")
-    new = slack.workspace.join(channel, slack.workspace.bot.id)
-    answer: JSON = {"channel": channel_json(slack.workspace, channel)}
+    new = call.workspace.join(channel, call.workspace.bot.id)
+    answer: JSON = {"channel": channel_json(call.workspace, channel)}
     warning = "already_in_channel"
     return answer if new else answer | {"warning": warning, "response_metadata": {"warnings": [warning]}}
 
 
-def _direct(users: list[str], slack: Slack) -> Channel:
+def _direct(call: MethodCall) -> Channel:
+    users = call.text("users").split(",")
     if users == [""]:
         raise ApiError("users_list_not_supplied")
     if len(users) > 1:
         raise ApiError("method_not_supported_for_channel_type")
-    user = slack.workspace.users.get(users[0])
+    user = call.workspace.users.get(users[0])
     if user is None:
         raise ApiError("user_not_found")
     if user.is_bot:
         raise ApiError("cannot_dm_bot")
-    return slack.workspace.direct_messages(user.id)
+    return call.workspace.direct_messages(user.id)
 
 
-def _messages(call: Call, slack: Slack, page: list[Message], cursor: str) -> JSON:
+def _messages(call: MethodCall, page: list[Message], cursor: str) -> JSON:
     metadata = call.flag("include_all_metadata")
-    answer: JSON = {
-        "messages": [message_json(slack.workspace, message, metadata=metadata) for message in page],
-        "has_more": bool(cursor),
-    }
+    shown = [message_json(call.workspace, message, metadata=metadata) for message in page]
+    answer: JSON = {"messages": shown, "has_more": bool(cursor)}
     return answer | ({"response_metadata": {"next_cursor": cursor}} if cursor else {})
 
 
-def _range(call: Call) -> Callable[[str], bool]:
+def _range(call: MethodCall) -> Callable[[str], bool]:
     """Return a function that says whether a message's ``ts`` is in the call's range of time."""
     inclusive = call.flag("inclusive")
     oldest, latest = _moment(call, "oldest", 0.0), _moment(call, "latest", float("inf"))
@@ -122,19 +111,15 @@ def _range(call: Call) -> Callable[[str], bool]:
     return within
 
 
-def _moment(call: Call, name: str, default: float) -> float:
+def _moment(call: MethodCall, name: str, default: float) -> float:
     try:
         return float(call.text(name) or default)
     except ValueError:
         raise ApiError(f"invalid_ts_{name}") from None
 
 
-def page_of(items: list[Item], call: Call, *, default: int, key: str) -> tuple[list[Item], str]:
-    """Return the page for a call's ``cursor`` and ``limit``, and the cursor of the next page; empty at the end.
-
-    Raises:
-        ApiError: ``invalid_cursor`` or ``invalid_limit``.
-    """
+def page_of(items: list[Item], call: MethodCall, *, default: int, key: str) -> tuple[list[Item], str]:
+    """Return the page for a call's ``cursor`` and ``limit``, and the cursor of the next page; empty at the end."""
     limit = call.number("limit", default)
     start = _position(call.text("cursor"), key)
     end = start + limit
@@ -152,13 +137,3 @@ def _position(cursor: str, key: str) -> int:
     if name != key or not position.isdecimal():
         raise ApiError("invalid_cursor")
     return int(position)
-
-
-METHODS = {
-    "conversations.replies": Method(replies, ("channel", "ts"), "channels:history", reads_json=False),
-    "conversations.history": Method(history, ("channel",), "channels:history", reads_json=False),
-    "conversations.info": Method(info, ("channel",), "channels:read", reads_json=False),
-    "conversations.list": Method(list_channels, (), "channels:read", reads_json=False),
-    "conversations.join": Method(join, ("channel",), "channels:join"),
-    "conversations.open": Method(open_conversation, (), "im:write"),
-}

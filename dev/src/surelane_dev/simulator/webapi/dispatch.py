@@ -4,55 +4,28 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from secrets import token_hex
 
 from aiohttp import web
 
 from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.installs import Grant, RefusedGrantError
-from surelane_dev.simulator.webapi import (
-    apps,
-    assistant,
-    chat,
-    conversations,
-    dialogs,
-    directory,
-    files,
-    functions,
-    links,
-    oauth,
-    pins,
-    reactions,
-    scheduled,
-    streams,
-    users,
-    views,
+from surelane_dev.simulator.webapi.call import (
+    ApiError,
+    Method,
+    MethodCall,
+    RequestContent,
+    SlackState,
+    invalid_arguments,
+    read,
 )
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Sent, Slack, invalid_arguments, read
+from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.webapi.tiers import RateLimitedError, RateLimits
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
 from surelane_service.lifecycle import sleep_unless
 
-METHODS: dict[str, Method] = {
-    **chat.METHODS,
-    **scheduled.METHODS,
-    **functions.METHODS,
-    **streams.METHODS,
-    **reactions.METHODS,
-    **conversations.METHODS,
-    **users.METHODS,
-    **assistant.METHODS,
-    **views.METHODS,
-    **dialogs.METHODS,
-    **files.METHODS,
-    **links.METHODS,
-    **directory.METHODS,
-    **pins.METHODS,
-    **oauth.METHODS,
-    **apps.METHODS,
-}
 KNOWN_SCOPES = frozenset(method.scope for method in METHODS.values() if method.scope)
 CALLS_KEPT = 300
 SCOPES = web.RequestKey("scopes", dict[str, str])
@@ -75,30 +48,22 @@ class Logged:
     """The workspace of the token."""
 
 
+@dataclass(eq=False)
 class WebApi:
     """Answer calls, and log them, newest last."""
 
-    def __init__(
-        self,
-        slack: Slack,
-        faults: Faults,
-        scopes: frozenset[str] | None,
-        limits: RateLimits,
-        noted: Callable[[JSON], None] = lambda _: None,
-    ) -> None:
-        self._slack = slack
-        self._faults = faults
-        self._scopes = scopes
-        self._limits = limits
-        self._noted = noted
-        self.calls: deque[JSON] = deque(maxlen=CALLS_KEPT)
-        self.closing = asyncio.Event()
-        """Set to release delayed calls."""
+    slack: SlackState
+    faults: Faults
+    scopes: frozenset[str] | None
+    limits: RateLimits
+    noted: Callable[[JSON], None] = lambda _: None
+    calls: deque[JSON] = field(default_factory=lambda: deque(maxlen=CALLS_KEPT))
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to release delayed calls."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Handle a request to ``/api/{method}``."""
         name = request.match_info["method"]
-        fault = self._faults.take(Faults.API, name)
+        fault = self.faults.take(Faults.API, name)
         response, error = await self._answer(request, name, fault)
         response.headers["X-Slack-Req-Id"] = token_hex(16)
         response.headers.update(request.get(SCOPES, {}))
@@ -125,8 +90,8 @@ class WebApi:
             answer = _response(await self._run(request, name))
         except RateLimitedError as error:
             return _rate_limited(error.retry_after)
-        except ApiError as error:
-            answer = _response({"ok": False, "error": str(error), **error.details})
+        except (ApiError, RefusedGrantError) as error:
+            answer = _response({"ok": False, "error": str(error), **getattr(error, "details", {})})
         match fault:
             case Fault(kind="slow"):
                 await sleep_unless(self.closing, fault.delay)
@@ -141,29 +106,26 @@ class WebApi:
         if method is None:
             raise ApiError("unknown_method", req_method=name)
         sent = await read(request, method)
-        self._limits.count(name, sent.token, sent.arguments)
+        self.limits.count(name, method.per_minute, sent.token, sent.arguments)
         grant = self._granted(method, sent)
-        scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
+        scopes = self.scopes if grant is None else frozenset(grant.scopes.split(","))
         if method.needs_token:
             held = ",".join(sorted(KNOWN_SCOPES if scopes is None else scopes))
             request[SCOPES] = {"x-oauth-scopes": held, "x-accepted-oauth-scopes": method.scope or ""}
         _check(method, sent, scopes)
-        workspace = self._workspace(sent) if grant is None else _workspace(self._slack, grant, sent)
+        workspace = self._workspace(sent) if grant is None else _workspace(self.slack, grant, sent)
         if method.needs_token:
             request[TEAM] = workspace.team_id
-        slack = replace(self._slack, workspace=workspace)
-        answer = {"ok": True, **method.run(Call(name, sent.arguments, sent.token), slack)}
+        slack = replace(self.slack, workspace=workspace)
+        answer = {"ok": True, **method.run(MethodCall(sent.arguments, slack, sent.token))}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
             warnings = [*metadata.get("warnings", ()), *sent.warnings]
             answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
         return answer
 
-    def _granted(self, method: Method, sent: Sent) -> Grant | None:
-        try:
-            grant = self._slack.installs.grant_of(sent.token)
-        except RefusedGrantError as error:
-            raise ApiError(str(error)) from None
+    def _granted(self, method: Method, sent: RequestContent) -> Grant | None:
+        grant = self.slack.installs.grant_of(sent.token)
         if grant is not None:
             if method.takes_app_token or (grant.sort == "user" and not method.takes_user_token):
                 raise ApiError("not_allowed_token_type")
@@ -173,7 +135,7 @@ class WebApi:
 
     def _check_token(self, token: str | None, prefix: str) -> None:
         """Check a token that no install has given. That of a function's run ends with the run."""
-        run = self._slack.executions.of_token(token or "")
+        run = self.slack.executions.of_token(token or "")
         if run is None:
             _check_token(token, prefix)
         elif prefix != "xoxb-":
@@ -181,17 +143,17 @@ class WebApi:
         elif run.state != "running":
             raise ApiError("token_expired")
 
-    def _workspace(self, sent: Sent) -> Workspace:
-        run = self._slack.executions.of_token(sent.token or "")
-        workspaces = self._slack.installs.workspaces
-        return self._slack.workspace if run is None else workspaces[run.team_id]
+    def _workspace(self, sent: RequestContent) -> Workspace:
+        run = self.slack.executions.of_token(sent.token or "")
+        workspaces = self.slack.installs.workspaces
+        return self.slack.workspace if run is None else workspaces[run.team_id]
 
     def _note(self, call: Logged) -> None:
         self.calls.append(asdict(call))
-        self._noted(asdict(call))
+        self.noted(asdict(call))
 
 
-def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
+def _workspace(slack: SlackState, grant: Grant, sent: RequestContent) -> Workspace:
     """Return the workspace that a call is about. An organization's token reaches all workspaces of its own."""
     if not grant.wide:
         return grant.workspace
@@ -208,7 +170,7 @@ def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
     return grant.workspace
 
 
-def _check(method: Method, sent: Sent, scopes: frozenset[str] | None) -> None:
+def _check(method: Method, sent: RequestContent, scopes: frozenset[str] | None) -> None:
     if scopes is not None and method.scope and method.scope not in scopes:
         raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
     missing = [name for name in method.required if name not in sent.arguments]

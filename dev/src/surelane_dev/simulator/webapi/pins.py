@@ -3,15 +3,7 @@
 from urllib.parse import urlsplit
 
 from surelane_dev.simulator.posting.events import new_id
-from surelane_dev.simulator.webapi.call import (
-    ApiError,
-    Call,
-    Method,
-    Slack,
-    is_ts,
-    joined_channel,
-    message_of,
-)
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall, is_ts
 from surelane_dev.simulator.workspace.model import JSON, Channel
 from surelane_dev.simulator.workspace.shapes import message_json
 
@@ -19,45 +11,37 @@ MOST_PINS = MOST_BOOKMARKS = 100
 EDITABLE = ("title", "link", "emoji")
 
 
-def pin(call: Call, slack: Slack) -> JSON:
-    """Pin a message to its channel."""
-    channel = joined_channel(call, slack)
-    message = message_of(_pinned(call), channel, "timestamp")
+def pin(call: MethodCall) -> JSON:
+    channel = call.joined_channel()
+    message = _pinned(call).message(channel, "timestamp")
     if message.ts in channel.pins:
         raise ApiError("already_pinned")
     if len(channel.pins) >= MOST_PINS:
         raise ApiError("too_many_pins")
-    channel.pins[message.ts] = {"created": int(slack.workspace.now()), "created_by": slack.workspace.bot.id}
+    channel.pins[message.ts] = {"created": int(call.workspace.now()), "created_by": call.workspace.bot.id}
     return {}
 
 
-def unpin(call: Call, slack: Slack) -> JSON:
-    """Take a pin away."""
-    channel = joined_channel(call, slack)
-    if channel.pins.pop(message_of(_pinned(call), channel, "timestamp").ts, None) is None:
+def unpin(call: MethodCall) -> JSON:
+    channel = call.joined_channel()
+    if channel.pins.pop(_pinned(call).message(channel, "timestamp").ts, None) is None:
         raise ApiError("no_pin")
     return {}
 
 
-def list_pins(call: Call, slack: Slack) -> JSON:
+def list_pins(call: MethodCall) -> JSON:
     """Return the pinned messages, the newest pin first."""
-    channel = joined_channel(call, slack)
+    channel = call.joined_channel()
     items = [
-        {
-            "type": "message",
-            "channel": channel.id,
-            **pinned,
-            "message": message_json(slack.workspace, message),
-        }
+        {"type": "message", "channel": channel.id, **pinned, "message": message_json(call.workspace, message)}
         for ts, pinned in reversed(channel.pins.items())
         if (message := channel.messages.get(ts)) and message.subtype != "tombstone"
     ]
     return {"items": items}
 
 
-def add_bookmark(call: Call, slack: Slack) -> JSON:
-    """Put a link above a channel."""
-    channel = joined_channel(call, slack, "channel_id")
+def add_bookmark(call: MethodCall) -> JSON:
+    channel = call.joined_channel("channel_id")
     if call.text("type") != "link":
         raise ApiError("invalid_bookmark_type")
     if "link" not in call.arguments:
@@ -65,38 +49,35 @@ def add_bookmark(call: Call, slack: Slack) -> JSON:
     if len(channel.bookmarks) >= MOST_BOOKMARKS:
         raise ApiError("too_many_bookmarks")
     bookmark: JSON = {"id": new_id("Bk"), "channel_id": channel.id, "type": "link", "rank": "", "emoji": ""}
-    bookmark |= {"date_created": int(slack.workspace.now()), "app_id": slack.workspace.app_id}
-    answer = _written(call, slack, bookmark)
+    bookmark |= {"date_created": int(call.workspace.now()), "app_id": call.workspace.app_id}
+    answer = _written(call, bookmark)
     channel.bookmarks[bookmark["id"]] = bookmark
     return answer
 
 
-def edit_bookmark(call: Call, slack: Slack) -> JSON:
-    """Change a bookmark's title, link or emoji."""
-    return _written(call, slack, _bookmark(call, joined_channel(call, slack, "channel_id")))
+def edit_bookmark(call: MethodCall) -> JSON:
+    return _written(call, _bookmark(call, call.joined_channel("channel_id")))
 
 
-def remove_bookmark(call: Call, slack: Slack) -> JSON:
-    """Take a bookmark away."""
-    channel = joined_channel(call, slack, "channel_id")
+def remove_bookmark(call: MethodCall) -> JSON:
+    channel = call.joined_channel("channel_id")
     del channel.bookmarks[_bookmark(call, channel)["id"]]
     return {}
 
 
-def list_bookmarks(call: Call, slack: Slack) -> JSON:
-    """Return a channel's bookmarks."""
-    return {"bookmarks": list(joined_channel(call, slack, "channel_id").bookmarks.values())}
+def list_bookmarks(call: MethodCall) -> JSON:
+    return {"bookmarks": list(call.joined_channel("channel_id").bookmarks.values())}
 
 
-def mark(call: Call, slack: Slack) -> JSON:
+def mark(call: MethodCall) -> JSON:
     """Take note of how far a channel is read. Others do not see it."""
-    joined_channel(call, slack)
+    call.joined_channel()
     if not is_ts(call.text("ts")):
         raise ApiError("invalid_timestamp")
     return {}
 
 
-def _pinned(call: Call) -> Call:
+def _pinned(call: MethodCall) -> MethodCall:
     if not call.text("timestamp"):
         raise ApiError("no_item_specified")
     if not is_ts(call.text("timestamp")):
@@ -104,30 +85,18 @@ def _pinned(call: Call) -> Call:
     return call
 
 
-def _bookmark(call: Call, channel: Channel) -> JSON:
+def _bookmark(call: MethodCall, channel: Channel) -> JSON:
     found = channel.bookmarks.get(call.text("bookmark_id"))
     if found is None:
         raise ApiError("not_found")
     return found
 
 
-def _written(call: Call, slack: Slack, bookmark: JSON) -> JSON:
+def _written(call: MethodCall, bookmark: JSON) -> JSON:
     given = {name: call.text(name) for name in EDITABLE if name in call.arguments}
     if "link" in given and urlsplit(given["link"]).scheme not in ("http", "https"):
         raise ApiError("invalid_link")
-    here = slack.workspace
+    here = call.workspace
     by = {"last_updated_by_user_id": here.bot.id, "last_updated_by_team_id": here.team_id}
     bookmark |= {**given, **by, "date_updated": int(here.now())}
     return {"bookmark": bookmark}
-
-
-METHODS = {
-    "pins.add": Method(pin, ("channel",), "pins:write"),
-    "pins.remove": Method(unpin, ("channel",), "pins:write"),
-    "pins.list": Method(list_pins, ("channel",), "pins:read", reads_json=False),
-    "bookmarks.add": Method(add_bookmark, ("channel_id", "title", "type"), "bookmarks:write"),
-    "bookmarks.edit": Method(edit_bookmark, ("bookmark_id", "channel_id"), "bookmarks:write"),
-    "bookmarks.remove": Method(remove_bookmark, ("bookmark_id", "channel_id"), "bookmarks:write"),
-    "bookmarks.list": Method(list_bookmarks, ("channel_id",), "bookmarks:read"),
-    "conversations.mark": Method(mark, ("channel", "ts"), "channels:manage"),
-}

@@ -2,17 +2,7 @@
 
 import re
 
-from surelane_dev.simulator.webapi.call import (
-    ApiError,
-    Call,
-    Method,
-    Slack,
-    channel_of,
-    is_ts,
-    joined_channel,
-    message_of,
-    permalink,
-)
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall, is_ts
 from surelane_dev.simulator.workspace.model import JSON, Message
 from surelane_dev.simulator.workspace.shapes import message_json
 
@@ -20,53 +10,43 @@ _NAME = re.compile(r"[a-z0-9_+'-]{1,100}(::skin-tone-[2-6])?")
 MOST = 23
 
 
-def add(call: Call, slack: Slack) -> JSON:
-    """Add the bot's reaction."""
-    message = _item(call, slack)
+def add(call: MethodCall) -> JSON:
+    message = _item(call)
     name = _name(call)
     if name not in message.reactions and len(message.reactions) >= MOST:
         raise ApiError("too_many_emoji")
-    if not slack.workspace.react(message, slack.workspace.bot.id, name):
+    if not call.workspace.react(message, call.workspace.bot.id, name):
         raise ApiError("already_reacted")
     return {}
 
 
-def remove(call: Call, slack: Slack) -> JSON:
-    """Remove the bot's reaction."""
-    message = _item(call, slack)
-    if not slack.workspace.unreact(message, slack.workspace.bot.id, _name(call)):
+def remove(call: MethodCall) -> JSON:
+    message = _item(call)
+    if not call.workspace.unreact(message, call.workspace.bot.id, _name(call)):
         raise ApiError("no_reaction")
     return {}
 
 
-def get(call: Call, slack: Slack) -> JSON:
-    """Return the message with its reactions."""
+def get(call: MethodCall) -> JSON:
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
-    channel = channel_of(call, slack)
-    message = message_of(call, channel, "timestamp")
-    shape = message_json(slack.workspace, message) | {"permalink": permalink(slack, message)}
+    channel = call.channel()
+    message = call.message(channel, "timestamp")
+    shape = message_json(call.workspace, message) | {"permalink": call.permalink(message)}
     return {"type": "message", "channel": channel.id, "message": shape}
 
 
-def _item(call: Call, slack: Slack) -> Message:
+def _item(call: MethodCall) -> Message:
     if not (call.text("channel") and call.text("timestamp")):
         raise ApiError("no_item_specified")
-    channel = joined_channel(call, slack)
+    channel = call.joined_channel()
     if not is_ts(call.text("timestamp")):
         raise ApiError("bad_timestamp")
-    return message_of(call, channel, "timestamp")
+    return call.message(channel, "timestamp")
 
 
-def _name(call: Call) -> str:
+def _name(call: MethodCall) -> str:
     name = call.text("name").strip(":")
     if not _NAME.fullmatch(name):
         raise ApiError("invalid_name")
     return name
-
-
-METHODS = {
-    "reactions.add": Method(add, ("channel", "timestamp", "name"), "reactions:write"),
-    "reactions.remove": Method(remove, ("name",), "reactions:write"),
-    "reactions.get": Method(get, (), "reactions:read", reads_json=False),
-}

@@ -4,7 +4,7 @@ from datetime import timedelta
 from functools import partial
 
 from surelane_dev.simulator.posting.events import new_id
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, channel_of, joined_channel
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall
 from surelane_dev.simulator.webapi.chat import content_of, thread_of
 from surelane_dev.simulator.webapi.conversations import page_of
 from surelane_dev.simulator.workspace.model import JSON, Channel
@@ -17,26 +17,20 @@ TOO_LATE = 60
 """Seconds before a message is due from which on it can no longer be deleted."""
 
 
-def schedule(call: Call, slack: Slack) -> JSON:
-    """Post as the bot at a later time."""
-    workspace, channel = slack.workspace, joined_channel(call, slack)
+def schedule(call: MethodCall) -> JSON:
+    workspace, channel = call.workspace, call.joined_channel()
     content, thread_ts = content_of(call), thread_of(call, channel)
-    post_at = _moment(call, slack, channel)
+    post_at = _moment(call, channel)
     post = partial(workspace.post, channel, workspace.bot.id, **content, by_app=True, thread_ts=thread_ts)
     later = Later(new_id("Q"), workspace, channel, post_at, int(workspace.now()), content["text"], post)
-    slack.scheduled.add(later)
-    shape = {
-        "type": "delayed_message",
-        "subtype": "bot_message",
-        "bot_id": workspace.bot_id,
-        "text": later.text,
-        "blocks": content["blocks"],
-    }
+    call.slack.scheduled.add(later)
+    shape = {"type": "delayed_message", "subtype": "bot_message", "bot_id": workspace.bot_id}
+    shape |= {"text": later.text, "blocks": content["blocks"]}
     return {"channel": channel.id, "scheduled_message_id": later.id, "post_at": post_at, "message": shape}
 
 
-def _moment(call: Call, slack: Slack, channel: Channel) -> int:
-    text, now = call.text("post_at"), slack.workspace.now()
+def _moment(call: MethodCall, channel: Channel) -> int:
+    text, now = call.text("post_at"), call.workspace.now()
     if not text.isdecimal():
         raise ApiError("invalid_time")
     post_at = int(text)
@@ -44,44 +38,31 @@ def _moment(call: Call, slack: Slack, channel: Channel) -> int:
         raise ApiError("time_in_past")
     if post_at > now + FARTHEST.total_seconds():
         raise ApiError("time_too_far")
-    near = [each for each in slack.scheduled.messages.values() if each.channel is channel]
+    near = [each for each in call.slack.scheduled.messages.values() if each.channel is channel]
     if sum(each.post_at // WINDOW == post_at // WINDOW for each in near) >= MOST_IN_WINDOW:
         raise ApiError("restricted_too_many")
     return post_at
 
 
-def delete_scheduled(call: Call, slack: Slack) -> JSON:
+def delete_scheduled(call: MethodCall) -> JSON:
     """Delete a scheduled message, unless it is due within a minute."""
-    channel = channel_of(call, slack)
-    later = slack.scheduled.messages.get(call.text("scheduled_message_id"))
-    if later is None or later.channel is not channel or later.post_at - TOO_LATE < slack.workspace.now():
+    channel = call.channel()
+    later = call.slack.scheduled.messages.get(call.text("scheduled_message_id"))
+    if later is None or later.channel is not channel or later.post_at - TOO_LATE < call.workspace.now():
         raise ApiError("invalid_scheduled_message_id")
-    del slack.scheduled.messages[later.id]
+    del call.slack.scheduled.messages[later.id]
     return {}
 
 
-def list_scheduled(call: Call, slack: Slack) -> JSON:
+def list_scheduled(call: MethodCall) -> JSON:
     """Return the scheduled messages of the workspace, or of one of its channels."""
-    only = channel_of(call, slack) if call.text("channel") else None
+    only = call.channel() if call.text("channel") else None
+    here = [each for each in call.slack.scheduled.messages.values() if each.workspace is call.workspace]
     found = [
-        {
-            "id": each.id,
-            "channel_id": each.channel.id,
-            "post_at": each.post_at,
-            "date_created": each.created,
-            "text": each.text,
-        }
-        for each in slack.scheduled.messages.values()
-        if each.workspace is slack.workspace and only in (None, each.channel)
+        {"id": each.id, "channel_id": each.channel.id, "post_at": each.post_at, "text": each.text}
+        | {"date_created": each.created}
+        for each in here
+        if only in (None, each.channel)
     ]
     page, cursor = page_of(found, call, default=100, key="scheduled")
     return {"scheduled_messages": page, "response_metadata": {"next_cursor": cursor}}
-
-
-METHODS = {
-    "chat.scheduleMessage": Method(schedule, ("channel", "post_at"), "chat:write"),
-    "chat.deleteScheduledMessage": Method(
-        delete_scheduled, ("channel", "scheduled_message_id"), "chat:write"
-    ),
-    "chat.scheduledMessages.list": Method(list_scheduled),
-}

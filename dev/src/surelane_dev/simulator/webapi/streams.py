@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from surelane_dev.simulator.sessions import STATUSES
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
+from surelane_dev.simulator.webapi.call import ApiError, Arguments, MethodCall
 from surelane_dev.simulator.webapi.chat import (
     MAX_MARKDOWN,
     blocks_of,
@@ -22,9 +22,9 @@ MOST_TASKS = 50
 CHUNKS = {"markdown_text": "text", "task_update": "id", "plan_update": "title", "blocks": "blocks"}
 
 
-def start(call: Call, slack: Slack) -> JSON:
+def start(call: MethodCall) -> JSON:
     """Start a streamed reply. In a channel the call must name the user that it answers."""
-    channel = joined_channel(call, slack)
+    channel = call.joined_channel()
     thread_ts = thread_of(call, channel)
     if thread_ts is None:
         raise ApiError("invalid_thread_ts")
@@ -33,78 +33,74 @@ def start(call: Call, slack: Slack) -> JSON:
             if not call.text(name):
                 raise ApiError(f"missing_{name}")
     if recipient := call.text("recipient_user_id"):
-        known = slack.workspace.member(recipient)
+        known = call.workspace.member(recipient)
         if known is None or known[1].is_bot:
             raise ApiError("user_not_found")
     if call.text("task_display_mode") not in ("", "timeline", "plan"):
         raise ApiError("invalid_arguments")
     chunks = _chunks(call)
     _check_size("", [], chunks)
-    message = slack.workspace.post(
-        channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
+    message = call.workspace.post(
+        channel, call.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
     )
-    _append(slack, message, chunks)
+    _append(call, message, chunks)
     return {"channel": channel.id, "ts": message.ts}
 
 
-def append(call: Call, slack: Slack) -> JSON:
-    """Append to a running stream."""
-    message = _running(call, slack)
+def append(call: MethodCall) -> JSON:
+    message = _running(call)
     chunks = _chunks(call, message.text, message.blocks)
     if not chunks:
         raise ApiError("no_text")
     _check_size(message.text, message.tasks, chunks)
-    _append(slack, message, chunks)
+    _append(call, message, chunks)
     return {"channel": message.channel, "ts": message.ts}
 
 
-def stop(call: Call, slack: Slack) -> JSON:
+def stop(call: MethodCall) -> JSON:
     """End a stream. Only this call takes metadata and closing blocks."""
-    message = _running(call, slack)
+    message = _running(call)
     below = blocks_of(call)
     chunks, metadata = _chunks(call, message.text, [*message.blocks, *below]), metadata_of(call)
     _check_size(message.text, message.tasks, chunks)
     message.metadata = metadata or message.metadata
-    _append(slack, message, chunks)
+    _append(call, message, chunks)
     if message.blocks:
         _show_text(message)
     message.blocks += below
-    slack.workspace.stream(message, "", ended=True)
-    _end_session(call, slack, message)
-    shape = message_json(slack.workspace, message, metadata=True)
+    call.workspace.stream(message, "", ended=True)
+    _end_session(call, message)
+    shape = message_json(call.workspace, message, metadata=True)
     return {"channel": message.channel, "ts": message.ts, "message": shape}
 
 
-def _end_session(call: Call, slack: Slack, message: Message) -> None:
+def _end_session(call: MethodCall, message: Message) -> None:
     """Give the thread's session, if there is one, the call's ``session_status``, by default ``active``."""
     thread_ts = message.thread_ts or message.ts
     wanted = call.text("session_status") or "active"
     status = next((status for status in STATUSES if status == wanted), None)
-    if status and slack.sessions.find(message.channel, thread_ts):
-        slack.sessions.set_status(message.channel, thread_ts, status)
+    if status and call.slack.sessions.find(message.channel, thread_ts):
+        call.slack.sessions.set_status(message.channel, thread_ts, status)
 
 
-def _running(call: Call, slack: Slack) -> Message:
-    message = owned(message_of(call, joined_channel(call, slack)))
+def _running(call: MethodCall) -> Message:
+    message = owned(call.message(call.joined_channel()))
     if not message.streaming:
         raise ApiError("message_not_in_streaming_state")
     return message
 
 
-def _chunks(call: Call, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON]:
+def _chunks(call: MethodCall, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON]:
     """Return the chunks of a call. Slack bounds the whole text of a message, with what it ``said`` before, as a call's.
 
     ``shown``: the message's other blocks. It may have one table.
-
-    Raises:
-        ApiError: they are malformed, or too long.
     """
     chunks = call.typed_objects("chunks", "invalid_chunks")
     if not all(chunk["type"] in CHUNKS and CHUNKS[chunk["type"]] in chunk for chunk in chunks):
         raise ApiError("invalid_chunks")
     for chunk in chunks:
         if chunk["type"] == "blocks":
-            chunk["blocks"] = blocks_of(Call("chunk", chunk), error="invalid_chunks")
+            chunk["blocks"] = blocks_of(Arguments(chunk), error="invalid_chunks")
             shown = [*shown, *chunk["blocks"]]
         elif chunk["type"] != "markdown_text":
             _check_task(chunk)
@@ -118,9 +114,8 @@ def _chunks(call: Call, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON
 
 
 def _check_size(said: str, shown: Sequence[JSON], chunks: list[JSON]) -> None:
-    tasks = {
-        task["id"]: task for task in (*shown, *(each for each in chunks if each["type"] == "task_update"))
-    }
+    updates = (each for each in chunks if each["type"] == "task_update")
+    tasks = {task["id"]: task for task in (*shown, *updates)}
     text = said + "".join(str(each["text"]) for each in chunks if each["type"] == "markdown_text")
     parts = [text, *(str(task.get("title", "")) for task in tasks.values())]
     parts += [str(task.get(name) or "") * 2 for task in tasks.values() for name in ("details", "output")]
@@ -135,7 +130,7 @@ def _check_task(chunk: JSON) -> None:
         raise ApiError("invalid_chunks") from None
 
 
-def _append(slack: Slack, message: Message, chunks: list[JSON]) -> None:
+def _append(call: MethodCall, message: Message, chunks: list[JSON]) -> None:
     for chunk in chunks:
         match chunk["type"]:
             case "markdown_text":
@@ -148,7 +143,7 @@ def _append(slack: Slack, message: Message, chunks: list[JSON]) -> None:
                 _show_text(message)
                 message.blocks += chunk["blocks"]
     if chunks:
-        slack.workspace.stream(message, "")
+        call.workspace.stream(message, "")
 
 
 def _said(message: Message) -> int:
@@ -168,10 +163,3 @@ def _note_task(message: Message, chunk: JSON) -> None:
         message.tasks.append(dict(chunk))
     else:
         known.update(chunk)
-
-
-METHODS = {
-    "chat.startStream": Method(start, ("channel", "thread_ts"), "chat:write"),
-    "chat.appendStream": Method(append, ("channel", "ts"), "chat:write"),
-    "chat.stopStream": Method(stop, ("channel", "ts"), "chat:write"),
-}

@@ -6,34 +6,21 @@ from secrets import token_hex
 from surelane_dev.simulator.posting.events import new_id
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.webapi.call import ApiError, invalid_arguments
-from surelane_dev.simulator.workspace.block_check import view_problems
-from surelane_dev.simulator.workspace.blocks import identified
+from surelane_dev.simulator.workspace.blocks import identified, view_problems
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 LARGEST = 250_000
 """Most bytes of a view as JSON."""
 DEFAULTS: JSON = {
-    "private_metadata": "",
-    "callback_id": "",
-    "clear_on_close": False,
-    "notify_on_close": False,
-    "external_id": "",
-    "close": None,
-    "submit": None,
+    **dict.fromkeys(("private_metadata", "callback_id", "external_id"), ""),
+    **dict.fromkeys(("clear_on_close", "notify_on_close"), False),
+    **dict.fromkeys(("close", "submit")),
 }
 
 
 def checked(view: JSON, kind: str) -> JSON:
-    """Return a view's content with ids for its blocks and elements.
-
-    Args:
-        view: what the app gave.
-        kind: ``modal`` or ``home``.
-
-    Raises:
-        ApiError: ``view_too_large``, or ``invalid_arguments`` with one line for each mistake.
-    """
+    """Return the content of a ``modal`` or a ``home`` with ids for its blocks and elements, or raise ApiError."""
     if len(json.dumps(view).encode()) > LARGEST:
         raise ApiError("view_too_large")
     if problems := list(view_problems(view, kind)):
@@ -46,11 +33,7 @@ def placed(
 ) -> JSON:
     """Return checked content as Slack sends it: with its place, its app and a new hash.
 
-    Args:
-        workspace: the workspace of the app.
-        content: the content, checked.
-        below: the modal over which it is pushed.
-        old: the view that it replaces.
+    ``below``: the modal over which it is pushed. ``old``: the view that it replaces.
     """
     view_id = old.id if old else new_id("V")
     place = old or below

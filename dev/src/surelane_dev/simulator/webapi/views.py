@@ -1,110 +1,118 @@
-"""Serve ``views.*``: modals, and the *Home* tab."""
+"""Serve ``views.*``: modals, and the *Home* tab. Serve ``dialog.open``: the forms that Slack had before."""
 
 from surelane_dev.simulator.interactions import TriggerState
 from surelane_dev.simulator.views import DEEPEST, View
-from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments
+from surelane_dev.simulator.webapi.call import ApiError, MethodCall, invalid_arguments
 from surelane_dev.simulator.webapi.view_content import checked, placed
+from surelane_dev.simulator.workspace.dialogs import Dialog, dialog_problems
 from surelane_dev.simulator.workspace.model import JSON
 
-TRIGGER_ERRORS = {
-    "unknown": "invalid_trigger_id",
-    "expired": "expired_trigger_id",
-    "used": "exchanged_trigger_id",
-}
+TRIGGER_ERRORS = {"unknown": "invalid", "expired": "expired", "used": "exchanged"}
+DIALOG_ERRORS = {"unknown": "invalid_trigger", "expired": "trigger_expired", "used": "trigger_exchanged"}
 
 
-def open_view(call: Call, slack: Slack) -> JSON:
+def open_view(call: MethodCall) -> JSON:
     """Open a modal for the user of the trigger id."""
     content = _content(call, "modal")
-    _check_external_id(slack, content)
-    user = _user_of_trigger(call, slack)
-    view = View(user, placed(slack.workspace, content))
-    slack.interactions.views.open(view)
+    _check_external_id(call, content)
+    user = _user_of_trigger(call)
+    view = View(user, placed(call.workspace, content))
+    call.slack.interactions.views.open(view)
     return {"view": view.content}
 
 
-def push_view(call: Call, slack: Slack) -> JSON:
+def push_view(call: MethodCall) -> JSON:
     """Open a modal over those of the trigger's user."""
     content = _content(call, "modal")
-    _check_external_id(slack, content)
-    state, user = _trigger(slack, call)
-    stack = slack.interactions.views.stack(user) if state == "valid" else []
+    _check_external_id(call, content)
+    state, user = _trigger(call)
+    stack = call.slack.interactions.views.stack(user) if state == "valid" else []
     if state == "valid" and not stack:
         raise ApiError("not_found")
     if len(stack) >= DEEPEST:
         raise ApiError("push_limit_reached")
-    view = View(
-        _user_of_trigger(call, slack), placed(slack.workspace, content, below=stack[-1] if stack else None)
-    )
-    slack.interactions.views.push(view)
+    view = View(_user_of_trigger(call), placed(call.workspace, content, below=stack[-1] if stack else None))
+    call.slack.interactions.views.push(view)
     return {"view": view.content}
 
 
-def update_view(call: Call, slack: Slack) -> JSON:
-    """Replace the content of an open view."""
+def update_view(call: MethodCall) -> JSON:
     view_id, external_id = call.text("view_id"), call.text("external_id")
     if not (view_id or external_id):
         raise invalid_arguments("missing required field: view_id or external_id")
-    shown = slack.interactions.views.find(view_id, external_id)
+    shown = call.slack.interactions.views.find(view_id, external_id)
     if shown is None:
         raise ApiError("not_found")
     content = _content(call, str(shown.content["type"]))
-    _check_external_id(slack, content, shown)
+    _check_external_id(call, content, shown)
     _check_hash(call, shown)
-    slack.interactions.views.replace(shown, placed(slack.workspace, content, old=shown))
+    call.slack.interactions.views.replace(shown, placed(call.workspace, content, old=shown))
     return {"view": shown.content}
 
 
-def publish_view(call: Call, slack: Slack) -> JSON:
+def publish_view(call: MethodCall) -> JSON:
     """Show a view on a user's *Home* tab."""
-    user = slack.workspace.users.get(call.text("user_id"))
+    user = call.workspace.users.get(call.text("user_id"))
     if user is None or user.is_bot:
         raise ApiError("user_not_found")
-    if not slack.manifest.home_tab:
+    if not call.slack.manifest.home_tab:
         raise ApiError("not_enabled")
     content = _content(call, "home")
-    shown = slack.interactions.views.home(user.id)
-    _check_external_id(slack, content, shown)
+    shown = call.slack.interactions.views.home(user.id)
+    _check_external_id(call, content, shown)
     if shown is not None:
         _check_hash(call, shown)
-    view = View(user.id, placed(slack.workspace, content, old=shown))
-    slack.interactions.views.publish(view)
+    view = View(user.id, placed(call.workspace, content, old=shown))
+    call.slack.interactions.views.publish(view)
     return {"view": view.content}
 
 
-def _content(call: Call, kind: str) -> JSON:
+def _content(call: MethodCall, kind: str) -> JSON:
     return checked(call.mapping("view", "invalid_arguments") or {}, kind)
 
 
-def _trigger(slack: Slack, call: Call) -> tuple[TriggerState, str]:
+def _trigger(call: MethodCall) -> tuple[TriggerState, str]:
     """Return whether a trigger id is valid, and its user. One of another workspace is not known here."""
-    state, user = slack.interactions.trigger(call.text("trigger_id"))
-    return (state, user) if not user or slack.workspace.member(user) else ("unknown", "")
+    state, user = call.slack.interactions.trigger(call.text("trigger_id"))
+    return (state, user) if not user or call.workspace.member(user) else ("unknown", "")
 
 
-def _user_of_trigger(call: Call, slack: Slack) -> str:
-    state, user = _trigger(slack, call)
+def _user_of_trigger(call: MethodCall) -> str:
+    state, user = _trigger(call)
     if state == "valid":
-        slack.interactions.use_trigger(call.text("trigger_id"))
+        call.slack.interactions.use_trigger(call.text("trigger_id"))
     else:
-        raise ApiError(TRIGGER_ERRORS[state])
+        raise ApiError(f"{TRIGGER_ERRORS[state]}_trigger_id")
     return user
 
 
-def _check_external_id(slack: Slack, content: JSON, shown: View | None = None) -> None:
+def _check_external_id(call: MethodCall, content: JSON, shown: View | None = None) -> None:
     external_id = content["external_id"]
-    if external_id and slack.interactions.views.find("", external_id) not in (None, shown):
+    if external_id and call.slack.interactions.views.find("", external_id) not in (None, shown):
         raise ApiError("duplicate_external_id")
 
 
-def _check_hash(call: Call, shown: View) -> None:
+def _check_hash(call: MethodCall, shown: View) -> None:
     if call.text("hash") not in {"", shown.content["hash"]}:
         raise ApiError("hash_conflict")
 
 
-METHODS = {
-    "views.open": Method(open_view, ("trigger_id", "view")),
-    "views.push": Method(push_view, ("trigger_id", "view")),
-    "views.update": Method(update_view, ("view",)),
-    "views.publish": Method(publish_view, ("user_id", "view")),
-}
+def open_dialog(call: MethodCall) -> JSON:
+    """Open a dialog for the user of the trigger id."""
+    for name, error in (("dialog", "missing_dialog"), ("trigger_id", "missing_trigger")):
+        if not call.text(name):
+            raise ApiError(error)
+    content = call.mapping("dialog", "validation_errors") or {}
+    if problems := list(dialog_problems(content)):
+        lines = [f"[ERROR] {problem}" for problem in problems]
+        raise ApiError("validation_errors", response_metadata={"messages": lines})
+    trigger = call.text("trigger_id")
+    state, user = call.slack.interactions.trigger(trigger)
+    if state == "valid" and not call.workspace.member(user):
+        state = "unknown"
+    if state != "valid":
+        raise ApiError(DIALOG_ERRORS[state])
+    call.slack.interactions.use_trigger(trigger)
+    channel = call.slack.interactions.place_of(trigger) or call.workspace.direct_messages(user).id
+    call.slack.interactions.dialogs[user] = Dialog(content, call.workspace.team_id, channel)
+    return {}

@@ -6,106 +6,30 @@ block elements and composition objects, and https://docs.slack.dev/reference/vie
 Where they give no bound, there is none here.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-PLAIN = ("plain_text",)
-ANY_TEXT = ("plain_text", "mrkdwn")
+from surelane_dev.simulator.workspace.block_rules import (
+    ANY_TEXT,
+    Fields,
+    Rule,
+    anything,
+    array,
+    decimal,
+    flag,
+    string,
+    text,
+    typed,
+    whole,
+)
+
 MOST_BLOCKS = {"message": 50, "modal": 100, "home": 100}
 """Most blocks on each surface."""
 LONGEST_MARKDOWN = 12_000
 """Characters of all markdown blocks of a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class String:
-    """A text of ``least`` to ``most`` characters, or one of ``values``."""
-
-    most: int | None = None
-    least: int = 1
-    values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text object."""
-
-    most: int = 3000
-    kinds: tuple[str, ...] = PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number."""
-
-    least: int = 0
-    most: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decimal:
-    """A number as text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Anything:
-    """A value of any form: Slack's rules for it are not known here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """An object without a type, by its name in ``SHAPES``."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An object whose type is one of these in ``ELEMENTS``."""
-
-    types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Nested:
-    """A block whose type is one of these in ``BLOCKS``."""
-
-    types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A list."""
-
-    of: "Rule"
-    most: int | None = None
-    least: int = 1
-
-
-Rule = String | Text | Flag | Whole | Decimal | Anything | Shape | Part | Nested | Array
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """An object's fields."""
-
-    required: dict[str, Rule] = field(default_factory=dict)
-    optional: dict[str, Rule] = field(default_factory=dict)
-    either: tuple[str, ...] = ()
-    """Names of fields. At least one of them is needed."""
-    open: bool = False
-    """Whether it may have fields that are not named here."""
-    surfaces: tuple[str, ...] = ("message", "modal", "home")
-
-
-_ID = String(255)
-_URL = String(3000)
-_PLACEHOLDER = Text(150)
-_STYLE = String(values=("primary", "danger"))
+_ID = string(255)
+_URL = string(3000)
+_PLACEHOLDER = text(150)
+_STYLE = string(values=("primary", "danger"))
 _SELECTS = ("static_select", "external_select", "users_select", "conversations_select", "channels_select")
 _MENUS = (*_SELECTS, *(f"multi_{name}" for name in _SELECTS))
 _PICKERS = ("checkboxes", "datepicker", "radio_buttons", "timepicker")
@@ -114,164 +38,142 @@ IN_ACTIONS = ("button", "datetimepicker", "overflow", "workflow_button", *_MENUS
 IN_SECTION = ("button", "image", "overflow", "workflow_button", *_MENUS, *_PICKERS)
 IN_INPUT = ("datetimepicker", "file_input", *_TYPED, *_MENUS, *_PICKERS)
 _RICH = ("rich_text_section", "rich_text_list", "rich_text_preformatted", "rich_text_quote")
-_INLINE = (
-    *("text", "link", "emoji", "user", "channel", "usergroup"),
-    *("broadcast", "date", "color", "team"),
+_NAMED = {"text": "text", "link": "url", "emoji": "name", "color": "value"}
+_NAMED |= {name: f"{name}_id" for name in ("user", "channel", "usergroup", "team")}
+"""The parts of rich text that need one field, and the field."""
+_INLINE = (*_NAMED, "broadcast", "date")
+
+
+def part(types: Sequence[str]) -> Rule:
+    """Return the rule for an object whose type is one of these in ``ELEMENTS``."""
+    return lambda value, at: typed(value, {name: ELEMENTS[name] for name in types}, at, ("type",))
+
+
+def nested(types: Sequence[str]) -> Rule:
+    """Return the rule for a block whose type is one of these in ``BLOCKS``."""
+    return lambda value, at: typed(value, {name: BLOCKS[name] for name in types}, at, ("type", "block_id"))
+
+
+_OPTION = Fields({"text": text(75), "value": string(150)}, {"description": text(75)})
+_CHOICE = Fields(  # of checkboxes and radio buttons
+    {"text": text(75, ANY_TEXT), "value": string(150)}, {"description": text(75, ANY_TEXT)}
 )
-
-SHAPES: dict[str, Kind] = {
-    "option": Kind(
-        {"text": Text(75), "value": String(150)},
-        {"description": Text(75)},
-    ),
-    "choice": Kind(  # of checkboxes and radio buttons
-        {"text": Text(75, ANY_TEXT), "value": String(150)},
-        {"description": Text(75, ANY_TEXT)},
-    ),
-    "overflow option": Kind(
-        {"text": Text(75), "value": String(150)},
-        {"description": Text(75), "url": _URL},
-    ),
-    "option group": Kind({"label": Text(75), "options": Array(Shape("option"), 100)}),
-    "confirm": Kind(
-        {"title": Text(100), "text": Text(300, ANY_TEXT), "confirm": Text(30), "deny": Text(30)},
-        {"style": _STYLE},
-    ),
-    "feedback button": Kind({"text": Text(75), "value": String(2000)}, {"accessibility_label": String(75)}),
-    "filter": Kind(
-        {},
-        {
-            "include": Array(String(values=("im", "mpim", "private", "public"))),
-            "exclude_external_shared_channels": Flag(),
-            "exclude_bot_users": Flag(),
-        },
-    ),
-    "dispatch action": Kind(
-        {"trigger_actions_on": Array(String(values=("on_enter_pressed", "on_character_entered")))}
-    ),
-    "slack file": Kind({}, {"id": String(), "url": String()}, ("id", "url")),
-}
+_OVERFLOW_OPTION = Fields({"text": text(75), "value": string(150)}, {"description": text(75), "url": _URL})
+_OPTION_GROUP = Fields({"label": text(75), "options": array(_OPTION, 100)})
+_CONFIRM = Fields(
+    {"title": text(100), "text": text(300, ANY_TEXT), "confirm": text(30), "deny": text(30)},
+    {"style": _STYLE},
+)
+_FEEDBACK_BUTTON = Fields({"text": text(75), "value": string(2000)}, {"accessibility_label": string(75)})
+_FILTER = Fields(
+    {},
+    {
+        "include": array(string(values=("im", "mpim", "private", "public"))),
+        **dict.fromkeys(("exclude_external_shared_channels", "exclude_bot_users"), flag),
+    },
+)
+_DISPATCH_ACTION = Fields(
+    {"trigger_actions_on": array(string(values=("on_enter_pressed", "on_character_entered")))}
+)
+_SLACK_FILE = Fields({}, {"id": string(), "url": string()}, ("id", "url"))
 
 
-def _interactive(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Kind:
+def _interactive(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Fields:
     either = ("options", "option_groups") if "option_groups" in optional else ()
-    return Kind(required or {}, {"action_id": _ID, **optional}, either)
+    return Fields(required or {}, {"action_id": _ID, **optional}, either)
 
 
-def _input(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Kind:
-    return _interactive(required, placeholder=_PLACEHOLDER, focus_on_load=Flag(), **optional)
+def _input(required: dict[str, Rule] | None = None, /, **optional: Rule) -> Fields:
+    return _interactive(required, placeholder=_PLACEHOLDER, focus_on_load=flag, **optional)
 
 
-def _menu(**optional: Rule) -> Kind:
-    return _input(confirm=Shape("confirm"), **optional)
+def _menu(**optional: Rule) -> Fields:
+    return _input(confirm=_CONFIRM, **optional)
 
 
-_LISTED: dict[str, Rule] = {
-    "options": Array(Shape("option"), 100),
-    "option_groups": Array(Shape("option group"), 100),
-}
-_INITIAL: dict[str, Rule] = {"initial_option": Shape("option")}
-_INITIALS: dict[str, Rule] = {
-    "initial_options": Array(Shape("option")),
-    "max_selected_items": Whole(1),
-}
-_MOST: dict[str, Rule] = {"max_selected_items": Whole(1)}
-_DISPATCHED: dict[str, Rule] = {"dispatch_action_config": Shape("dispatch action")}
-_CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": Flag(), "filter": Shape("filter")}
-_RESPONSE: dict[str, Rule] = {"response_url_enabled": Flag()}
-_IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": Shape("slack file")}
+_LISTED: dict[str, Rule] = {"options": array(_OPTION, 100), "option_groups": array(_OPTION_GROUP, 100)}
+_CHOICES: dict[str, Rule] = {"options": array(_CHOICE, 10)}
+_CHOSEN: dict[str, Rule] = {"confirm": _CONFIRM, "focus_on_load": flag}
+_INITIAL: dict[str, Rule] = {"initial_option": _OPTION}
+_INITIALS: dict[str, Rule] = {"initial_options": array(_OPTION), "max_selected_items": whole(1)}
+_MOST: dict[str, Rule] = {"max_selected_items": whole(1)}
+_DISPATCHED: dict[str, Rule] = {"dispatch_action_config": _DISPATCH_ACTION}
+_CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": flag, "filter": _FILTER}
+_RESPONSE: dict[str, Rule] = {"response_url_enabled": flag}
+_IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": _SLACK_FILE}
 
-ELEMENTS: dict[str, Kind] = {
-    "plain_text": Kind({"text": String(3000)}, {"emoji": Flag()}),
-    "mrkdwn": Kind({"text": String(3000)}, {"verbatim": Flag()}),
-    "image": Kind({"alt_text": String(2000)}, _IMAGE, tuple(_IMAGE)),
+ELEMENTS: dict[str, Fields] = {
+    "plain_text": Fields({"text": string(3000)}, {"emoji": flag}),
+    "mrkdwn": Fields({"text": string(3000)}, {"verbatim": flag}),
+    "image": Fields({"alt_text": string(2000)}, _IMAGE, tuple(_IMAGE)),
     "button": _interactive(
-        {"text": Text(75)},
+        {"text": text(75)},
         url=_URL,
-        value=String(2000, least=0),
+        value=string(2000, least=0),
         style=_STYLE,
-        confirm=Shape("confirm"),
-        accessibility_label=String(75),
-        agent_prompt=String(4000),
-        agent_prompt_display=Anything(),
-        visible_to_user_ids=Array(String()),
+        confirm=_CONFIRM,
+        accessibility_label=string(75),
+        agent_prompt=string(4000),
+        agent_prompt_display=anything,
+        visible_to_user_ids=array(string()),
     ),
     "icon_button": _interactive(
-        {"icon": String(), "text": Text(75)},
-        value=String(2000, least=0),
-        confirm=Shape("confirm"),
-        accessibility_label=String(75),
-        visible_to_user_ids=Array(String()),
+        {"icon": string(), "text": text(75)},
+        value=string(2000, least=0),
+        confirm=_CONFIRM,
+        accessibility_label=string(75),
+        visible_to_user_ids=array(string()),
     ),
     "feedback_buttons": _interactive(
-        {"positive_button": Shape("feedback button"), "negative_button": Shape("feedback button")}
+        {"positive_button": _FEEDBACK_BUTTON, "negative_button": _FEEDBACK_BUTTON}
     ),
     "workflow_button": _interactive(
-        {"text": Text(75), "workflow": Anything()}, style=_STYLE, accessibility_label=String(75)
+        {"text": text(75), "workflow": anything}, style=_STYLE, accessibility_label=string(75)
     ),
-    "overflow": _interactive({"options": Array(Shape("overflow option"), 5)}, confirm=Shape("confirm")),
-    "checkboxes": _interactive(
-        {"options": Array(Shape("choice"), 10)},
-        initial_options=Array(Shape("choice"), 10),
-        confirm=Shape("confirm"),
-        focus_on_load=Flag(),
-    ),
-    "radio_buttons": _interactive(
-        {"options": Array(Shape("choice"), 10)},
-        initial_option=Shape("choice"),
-        confirm=Shape("confirm"),
-        focus_on_load=Flag(),
-    ),
+    "overflow": _interactive({"options": array(_OVERFLOW_OPTION, 5)}, confirm=_CONFIRM),
+    "checkboxes": _interactive(_CHOICES, initial_options=array(_CHOICE, 10), **_CHOSEN),
+    "radio_buttons": _interactive(_CHOICES, initial_option=_CHOICE, **_CHOSEN),
     "static_select": _menu(**_LISTED, **_INITIAL),
-    "external_select": _menu(**_INITIAL, min_query_length=Whole()),
-    "users_select": _menu(initial_user=String()),
-    "conversations_select": _menu(initial_conversation=String(), **_CONVERSATIONS, **_RESPONSE),
-    "channels_select": _menu(initial_channel=String(), **_RESPONSE),
+    "external_select": _menu(**_INITIAL, min_query_length=whole()),
+    "users_select": _menu(initial_user=string()),
+    "conversations_select": _menu(initial_conversation=string(), **_CONVERSATIONS, **_RESPONSE),
+    "channels_select": _menu(initial_channel=string(), **_RESPONSE),
     "multi_static_select": _menu(**_LISTED, **_INITIALS),
-    "multi_external_select": _menu(**_INITIALS, min_query_length=Whole()),
-    "multi_users_select": _menu(initial_users=Array(String()), **_MOST),
-    "multi_conversations_select": _menu(initial_conversations=Array(String()), **_CONVERSATIONS, **_MOST),
-    "multi_channels_select": _menu(initial_channels=Array(String()), **_MOST),
-    "datepicker": _menu(initial_date=String()),
-    "timepicker": _menu(initial_time=String(), timezone=String()),
-    "datetimepicker": _interactive(initial_date_time=Whole(), confirm=Shape("confirm"), focus_on_load=Flag()),
+    "multi_external_select": _menu(**_INITIALS, min_query_length=whole()),
+    "multi_users_select": _menu(initial_users=array(string()), **_MOST),
+    "multi_conversations_select": _menu(initial_conversations=array(string()), **_CONVERSATIONS, **_MOST),
+    "multi_channels_select": _menu(initial_channels=array(string()), **_MOST),
+    "datepicker": _menu(initial_date=string()),
+    "timepicker": _menu(initial_time=string(), timezone=string()),
+    "datetimepicker": _interactive(initial_date_time=whole(), **_CHOSEN),
     "plain_text_input": _input(
-        initial_value=String(3000, least=0),
-        multiline=Flag(),
-        min_length=Whole(0, 3000),
-        max_length=Whole(1, 3000),
+        initial_value=string(3000, least=0),
+        multiline=flag,
+        min_length=whole(0, 3000),
+        max_length=whole(1, 3000),
         **_DISPATCHED,
     ),
-    "email_text_input": _input(initial_value=String(), **_DISPATCHED),
-    "url_text_input": _input(initial_value=String(), **_DISPATCHED),
+    "email_text_input": _input(initial_value=string(), **_DISPATCHED),
+    "url_text_input": _input(initial_value=string(), **_DISPATCHED),
     "number_input": _input(
-        {"is_decimal_allowed": Flag()},
-        initial_value=Decimal(),
-        min_value=Decimal(),
-        max_value=Decimal(),
+        {"is_decimal_allowed": flag},
+        **dict.fromkeys(("initial_value", "min_value", "max_value"), decimal),
         **_DISPATCHED,
     ),
-    "rich_text_input": _input(initial_value=Anything(), min_lines=Whole(), max_lines=Whole(), **_DISPATCHED),
-    "file_input": _interactive(filetypes=Array(String()), max_files=Whole(1, 10)),
-    "rich_text_section": Kind({"elements": Array(Part(_INLINE), least=0)}),
-    "rich_text_preformatted": Kind(
-        {"elements": Array(Part(_INLINE), least=0)}, {"border": Whole(), "language": String()}
+    "rich_text_input": _input(initial_value=anything, min_lines=whole(), max_lines=whole(), **_DISPATCHED),
+    "file_input": _interactive(filetypes=array(string()), max_files=whole(1, 10)),
+    "rich_text_section": Fields({"elements": array(part(_INLINE), least=0)}),
+    "rich_text_preformatted": Fields(
+        {"elements": array(part(_INLINE), least=0)}, {"border": whole(), "language": string()}
     ),
-    "rich_text_quote": Kind({"elements": Array(Part(_INLINE), least=0)}, {"border": Whole()}),
-    "rich_text_list": Kind(
-        {"elements": Array(Part(_RICH[:1])), "style": String(values=("bullet", "ordered"))},
-        {"indent": Whole(), "offset": Whole(), "border": Whole()},
+    "rich_text_quote": Fields({"elements": array(part(_INLINE), least=0)}, {"border": whole()}),
+    "rich_text_list": Fields(
+        {"elements": array(part(_RICH[:1])), "style": string(values=("bullet", "ordered"))},
+        {"indent": whole(), "offset": whole(), "border": whole()},
     ),
-    "text": Kind({"text": String()}, open=True),
-    "link": Kind({"url": String()}, open=True),
-    "emoji": Kind({"name": String()}, open=True),
-    "user": Kind({"user_id": String()}, open=True),
-    "channel": Kind({"channel_id": String()}, open=True),
-    "usergroup": Kind({"usergroup_id": String()}, open=True),
-    "broadcast": Kind({"range": String(values=("here", "channel", "everyone"))}, open=True),
-    "date": Kind({"timestamp": Whole(), "format": String()}, open=True),
-    "color": Kind({"value": String()}, open=True),
-    "team": Kind({"team_id": String()}, open=True),
+    **{name: Fields({needed: string()}, open=True) for name, needed in _NAMED.items()},
+    "broadcast": Fields({"range": string(values=("here", "channel", "everyone"))}, open=True),
+    "date": Fields({"timestamp": whole(), "format": string()}, open=True),
 }
 
 _MESSAGES = ("message",)
@@ -280,110 +182,103 @@ _IN_CONTAINER = (
     *("table", "video"),
 )
 
-BLOCKS: dict[str, Kind] = {
-    "actions": Kind({"elements": Array(Part(IN_ACTIONS), 25)}),
-    "context": Kind({"elements": Array(Part(("image", *ANY_TEXT)), 10)}),
-    "context_actions": Kind(
-        {"elements": Array(Part(("feedback_buttons", "icon_button")), 5)}, surfaces=_MESSAGES
+BLOCKS: dict[str, Fields] = {
+    "actions": Fields({"elements": array(part(IN_ACTIONS), 25)}),
+    "context": Fields({"elements": array(part(("image", *ANY_TEXT)), 10)}),
+    "context_actions": Fields(
+        {"elements": array(part(("feedback_buttons", "icon_button")), 5)}, surfaces=_MESSAGES
     ),
-    "divider": Kind(),
-    "file": Kind({"external_id": String(), "source": String(values=("remote",))}, surfaces=_MESSAGES),
-    "header": Kind({"text": Text(150)}, {"level": Whole(1, 4)}),
-    "image": Kind({"alt_text": String(2000)}, {"title": Text(2000), **_IMAGE}, tuple(_IMAGE)),
-    "input": Kind(
-        {"label": Text(2000), "element": Part(IN_INPUT)},
-        {"hint": Text(2000), "optional": Flag(), "dispatch_action": Flag()},
+    "divider": Fields(),
+    "file": Fields({"external_id": string(), "source": string(values=("remote",))}, surfaces=_MESSAGES),
+    "header": Fields({"text": text(150)}, {"level": whole(1, 4)}),
+    "image": Fields({"alt_text": string(2000)}, {"title": text(2000), **_IMAGE}, tuple(_IMAGE)),
+    "input": Fields(
+        {"label": text(2000), "element": part(IN_INPUT)},
+        {"hint": text(2000), "optional": flag, "dispatch_action": flag},
     ),
-    "markdown": Kind({"text": String()}, surfaces=_MESSAGES),
-    "rich_text": Kind({"elements": Array(Part(_RICH))}),
-    "section": Kind(
+    "markdown": Fields({"text": string()}, surfaces=_MESSAGES),
+    "rich_text": Fields({"elements": array(part(_RICH))}),
+    "section": Fields(
         {},
         {
-            "text": Text(3000, ANY_TEXT),
-            "fields": Array(Text(2000, ANY_TEXT), 10),
-            "accessory": Part(IN_SECTION),
-            "expand": Flag(),
+            "text": text(3000, ANY_TEXT),
+            "fields": array(text(2000, ANY_TEXT), 10),
+            "accessory": part(IN_SECTION),
+            "expand": flag,
         },
         ("text", "fields"),
     ),
-    "video": Kind(
-        {"alt_text": String(), "title": Text(200), "thumbnail_url": String(), "video_url": String()},
+    "video": Fields(
+        {"alt_text": string(), "title": text(200), "thumbnail_url": string(), "video_url": string()},
         {
-            "author_name": String(50),
-            "description": Text(200),
-            "provider_icon_url": String(),
-            "provider_name": String(),
-            "title_url": String(),
+            "author_name": string(50),
+            "description": text(200),
+            **dict.fromkeys(("provider_icon_url", "provider_name", "title_url"), string()),
         },
     ),
-    "table": Kind(open=True, surfaces=_MESSAGES),
-    "data_visualization": Kind(open=True, surfaces=_MESSAGES),
-    "plan": Kind(open=True, surfaces=_MESSAGES),
-    "task_card": Kind(open=True, surfaces=_MESSAGES),
-    "alert": Kind(
-        {"text": Text(200, ANY_TEXT)},
-        {"level": String(values=("default", "info", "warning", "error", "success"))},
+    **dict.fromkeys(
+        ("table", "data_visualization", "plan", "task_card"), Fields(open=True, surfaces=_MESSAGES)
+    ),
+    "alert": Fields(
+        {"text": text(200, ANY_TEXT)},
+        {"level": string(values=("default", "info", "warning", "error", "success"))},
         surfaces=("modal",),
     ),
-    "auth_provider": Kind(
-        {"value": String(150), "name": Text(75), "is_connected": Flag()},
+    "auth_provider": Fields(
+        {"value": string(150), "name": text(75), "is_connected": flag},
         {
-            "description": Text(150),
-            **dict.fromkeys(("connected_identity", "connected_context"), Text(75)),
+            "description": text(150),
+            **dict.fromkeys(("connected_identity", "connected_context"), text(75)),
             **dict.fromkeys(("icon_url", "auth_url", "disconnect_url"), _URL),
-            "accessory": Part(("overflow",)),
-            "fallback": Array(Anything()),
+            "accessory": part(("overflow",)),
+            "fallback": array(anything),
         },
     ),
-    "call": Kind({"call_id": String()}, {"api_decoration_available": Flag(), "call": Anything()}),
-    "card": Kind(
+    "call": Fields({"call_id": string()}, {"api_decoration_available": flag, "call": anything}),
+    "card": Fields(
         {},
         {
-            **dict.fromkeys(("hero_image", "icon"), Part(("image",))),
-            "slack_icon": Anything(),
-            **dict.fromkeys(("title", "subtitle"), Text(150, ANY_TEXT)),
-            "body": Text(200, ANY_TEXT),
-            "actions": Array(Part(("button",))),
+            **dict.fromkeys(("hero_image", "icon"), part(("image",))),
+            "slack_icon": anything,
+            **dict.fromkeys(("title", "subtitle"), text(150, ANY_TEXT)),
+            "body": text(200, ANY_TEXT),
+            "actions": array(part(("button",))),
         },
         ("hero_image", "title", "actions", "body"),
     ),
-    "carousel": Kind({"elements": Array(Nested(("card",)), 10)}),
-    "container": Kind(
-        {"child_blocks": Array(Nested(_IN_CONTAINER), 10)},
+    "carousel": Fields({"elements": array(nested(("card",)), 10)}),
+    "container": Fields(
+        {"child_blocks": array(nested(_IN_CONTAINER), 10)},
         {
-            "title": Text(150),
-            "rich_text_title": Nested(("rich_text",)),
-            "subtitle": Text(150, ANY_TEXT),
-            "width": String(values=("narrow", "standard", "wide", "full")),
-            "icon": Part(("image",)),
-            **dict.fromkeys(("is_collapsible", "default_collapsed", "has_header_divider"), Flag()),
+            "title": text(150),
+            "rich_text_title": nested(("rich_text",)),
+            "subtitle": text(150, ANY_TEXT),
+            "width": string(values=("narrow", "standard", "wide", "full")),
+            "icon": part(("image",)),
+            **dict.fromkeys(("is_collapsible", "default_collapsed", "has_header_divider"), flag),
         },
         ("title", "rich_text_title"),
     ),
-    "data_table": Kind(
-        {"caption": String(), "rows": Array(Array(Anything(), 20), 101, 2)},
-        {"page_size": Whole(1, 100), "row_header_column_index": Whole()},
+    "data_table": Fields(
+        {"caption": string(), "rows": array(array(anything, 20), 101, 2)},
+        {"page_size": whole(1, 100), "row_header_column_index": whole()},
     ),
 }
 """The open ones show data. Another module checks them, and the cells of data tables."""
 
 _FRAME: dict[str, Rule] = {
-    "private_metadata": String(3000, least=0),
-    "callback_id": String(255, least=0),
-    "external_id": String(255, least=0),
+    "private_metadata": string(3000, least=0),
+    **dict.fromkeys(("callback_id", "external_id"), string(255, least=0)),
 }
-VIEWS: dict[str, Kind] = {
-    "modal": Kind(
-        {"title": Text(24), "blocks": Anything()},
+VIEWS: dict[str, Fields] = {
+    "modal": Fields(
+        {"title": text(24), "blocks": anything},
         {
-            "submit": Text(24),
-            "close": Text(24),
-            "clear_on_close": Flag(),
-            "notify_on_close": Flag(),
-            "submit_disabled": Flag(),
+            **dict.fromkeys(("submit", "close"), text(24)),
+            **dict.fromkeys(("clear_on_close", "notify_on_close", "submit_disabled"), flag),
             **_FRAME,
         },
     ),
-    "home": Kind({"blocks": Anything()}, _FRAME),
+    "home": Fields({"blocks": anything}, _FRAME),
 }
 """The fields of views, beside their ``type``."""

@@ -19,15 +19,7 @@ class BadBlocksError(ValueError):
 
 
 def check_data(block: JSON, at: str = "/blocks") -> None:
-    """Check a block that shows data. Others pass.
-
-    Args:
-        block: the block.
-        at: its place, as a JSON pointer.
-
-    Raises:
-        BadBlocksError: Slack would refuse it.
-    """
+    """Check a block that shows data, at this place. Others pass. Raises BadBlocksError: Slack would refuse it."""
     check = {
         "table": _check_table,
         "data_visualization": _check_chart,
@@ -51,11 +43,7 @@ def tables(blocks: Iterable[JSON]) -> int:
 
 
 def check_task(task: Mapping[str, Any]) -> None:
-    """Check a task card or a ``task_update``, whose fields have the same rules.
-
-    Raises:
-        BadBlocksError: Slack would refuse it.
-    """
+    """Check a task card or a ``task_update``, whose fields have the same rules."""
     _text(task.get("title"), 256)
     sources = task.get("sources", [])
     _need(task.get("status", "pending") in STATUSES, "a task's status")

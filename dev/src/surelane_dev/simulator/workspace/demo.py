@@ -1,7 +1,8 @@
 """Make the workspace that a simulator starts with."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from surelane_dev.simulator.workspace.model import Channel, Group, User, by_id
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -58,18 +59,20 @@ def workspace_of(
     bot = User(f"U1{suffix}", "surelane", "Surelane", is_bot=True)
     everybody = {bot.id, *(person.id for person in persons)}
     rooms = [Channel(f"C0{suffix}", "general", everybody, "Talk to @Surelane here")]
-    rooms += [Channel(f"D{p.id[1:]}", p.name, {p.id, bot.id}, peer=p.id) for p in persons]
-    return Workspace(
-        team_id=team_id,
-        name=name,
-        app_id=app_id,
-        bot_id=f"B0{suffix}",
-        bot=bot,
-        users=by_id((*persons, bot)),
-        channels={room.id: room for room in rooms},
-        enterprise_id=enterprise_id,
-        now=now,
-    )
+    ids = {"team_id": team_id, "app_id": app_id, "bot_id": f"B0{suffix}", "enterprise_id": enterprise_id}
+    return _workspace(name, bot, persons, rooms, now=now, **ids)
+
+
+def _workspace(
+    name: str,
+    bot: User,
+    people: Sequence[User],
+    rooms: Sequence[Channel],
+    **more: Any,  # noqa: ANN401 - its other fields
+) -> Workspace:
+    direct = (Channel(f"D{each.id[1:]}", each.name, {each.id, bot.id}, peer=each.id) for each in people)
+    channels = {room.id: room for room in (*rooms, *direct)}
+    return Workspace(name=name, bot=bot, users=by_id((*people, bot)), channels=channels, **more)
 
 
 def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:
@@ -81,16 +84,7 @@ def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:
         Channel("C0LOADTEST", "load-test", {*people, BOT.id}, "Where the load command writes"),
         Channel("C0LOUNGE01", "lounge", set(people), "The bot is not in here"),
     ]
-    rooms += [Channel(f"D{p.id[1:]}", p.name, {p.id, BOT.id}, peer=p.id) for p in PEOPLE]
-    workspace = Workspace(
-        team_id="T0SURELANE",
-        name="Surelane",
-        app_id="A0SURELANE",
-        bot_id="B0SURELANE",
-        bot=BOT,
-        users=by_id((*PEOPLE, BOT)),
-        channels={room.id: room for room in rooms},
-        now=now,
-    )
+    ids = {"team_id": "T0SURELANE", "app_id": "A0SURELANE", "bot_id": "B0SURELANE"}
+    workspace = _workspace("Surelane", BOT, PEOPLE, rooms, now=now, **ids)
     workspace.groups[ON_CALL.id] = ON_CALL
     return workspace

@@ -31,15 +31,12 @@ class Executions:
         self._runs: dict[str, Execution] = {}
 
     def start(self, run_id: str, team_id: str, callback_id: str) -> Execution:
-        """Start a run, with a token of its own."""
         run = Execution(run_id, f"{PREFIX}{token_hex(12)}", team_id, callback_id)
         self._runs[run_id] = run
         return run
 
     def find(self, run_id: str) -> Execution | None:
-        """Return a run."""
         return self._runs.get(run_id)
 
     def of_token(self, token: str) -> Execution | None:
-        """Return the run of a token."""
         return next((run for run in self._runs.values() if run.token == token), None)

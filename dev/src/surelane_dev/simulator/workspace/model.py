@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 JSON = dict[str, Any]
 SLACKBOT = "USLACKBOT"
@@ -102,7 +102,6 @@ class Channel:
 
     @property
     def is_im(self) -> bool:
-        """Whether these are direct messages."""
         return self.peer is not None
 
     def thread(self, ts: str) -> list[Message]:
@@ -114,15 +113,13 @@ class Channel:
         return [m for m in self.thread(ts) if m.ts != ts and m.visible_to is None]
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(NamedTuple):
     """A message was posted, or a streamed message started."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(NamedTuple):
     """A message's text or blocks were replaced."""
 
     message: Message
@@ -130,23 +127,20 @@ class Edited:
     """What it was before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(NamedTuple):
     """More of a streamed message arrived, or it ended."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(NamedTuple):
     """A message was deleted. If it had replies, a tombstone keeps its place."""
 
     message: Message
     tombstone: Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reacted:
+class Reacted(NamedTuple):
     """A reaction was added to a message or removed from it."""
 
     message: Message
@@ -155,8 +149,7 @@ class Reacted:
     added: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StatusSet:
+class StatusSet(NamedTuple):
     """The assistant set its status in a thread, or cleared it (an empty text)."""
 
     channel: str
@@ -164,8 +157,7 @@ class StatusSet:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(NamedTuple):
     """Somebody became a member of a channel."""
 
     channel: Channel
@@ -176,5 +168,4 @@ Change = Posted | Edited | Streamed | Deleted | Reacted | StatusSet | Joined
 
 
 def by_id(items: Iterable[User]) -> dict[str, User]:
-    """Return users by their ids, in the given order."""
     return {item.id: item for item in items}

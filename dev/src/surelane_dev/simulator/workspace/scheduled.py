@@ -29,7 +29,6 @@ class Scheduled:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, later: Later) -> None:
-        """Keep a message until it is due."""
         self.messages[later.id] = later
         self.post_due()
 

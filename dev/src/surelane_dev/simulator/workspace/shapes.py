@@ -1,33 +1,28 @@
 """Write the objects of a workspace as JSON, as Slack's Web API and events do."""
 
-from typing import Any
-
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
 from surelane_dev.simulator.workspace.workspace import Workspace
+
+ITS_OWN = (
+    *("subtype", "bot_id", "text", "ts", "client_msg_id", "blocks", "attachments", "files"),
+    *("thread_ts", "username"),
+)
+"""The fields of a message that are as Slack names them."""
 
 
 def message_json(workspace: Workspace, message: Message, *, metadata: bool = False) -> JSON:
     """Return a message as JSON, with its metadata only if asked for."""
     parent = workspace.message(message.channel, message.thread_ts or "")
     author = workspace.author_of(message)
+    broadcast = message.subtype == "thread_broadcast" and parent
     fields: JSON = {
         "type": "message",
-        "subtype": message.subtype,
+        **{name: getattr(message, name) for name in ITS_OWN},
         "user": message.user or None,
-        "bot_id": message.bot_id,
-        "text": message.text,
-        "ts": message.ts,
         "team": author.team_id,
-        "user_team": message.team,
-        "source_team": message.team,
-        "client_msg_id": message.client_msg_id,
-        "blocks": message.blocks,
-        "attachments": message.attachments,
-        "files": message.files,
-        "thread_ts": message.thread_ts,
+        **dict.fromkeys(("user_team", "source_team"), message.team),
         "parent_user_id": parent.user if message.is_reply and parent else None,
-        "username": message.username,
-        "root": message_json(workspace, parent) if message.subtype == "thread_broadcast" and parent else None,
+        "root": message_json(workspace, parent) if broadcast and parent else None,
         "metadata": message.metadata if metadata else None,
         "streaming_state": _streaming_state(message),
         "edited": {"user": message.user, "ts": message.edited_ts} if message.edited_ts else None,
@@ -51,7 +46,6 @@ def present(fields: JSON) -> JSON:
 
 
 def reactions_json(message: Message) -> list[JSON]:
-    """Return the reactions to a message as JSON."""
     return [{"name": name, "users": users, "count": len(users)} for name, users in message.reactions.items()]
 
 
@@ -85,58 +79,31 @@ def _thread_fields(workspace: Workspace, message: Message) -> JSON:
 
 
 def channel_json(workspace: Workspace, channel: Channel) -> JSON:
-    """Return a channel or direct messages as JSON."""
     shared: JSON = {"id": channel.id, "created": 1700000000, "is_archived": False, "is_im": channel.is_im}
     shared |= {"is_org_shared": False, "context_team_id": workspace.team_id, "updated": 1700000000000}
     if channel.is_im:
         return shared | {"user": channel.peer, "is_user_deleted": False, "is_open": True, "priority": 0}
-    note = {"creator": "", "last_set": 0}
-    return shared | {
-        "name": channel.name,
-        "name_normalized": channel.name,
-        "is_channel": True,
-        "is_group": False,
-        "is_mpim": False,
-        "is_private": False,
-        "is_general": channel.name == "general",
-        "is_shared": channel.shared,
-        "is_ext_shared": channel.shared,
-        "is_member": workspace.bot.id in channel.members,
-        "unlinked": 0,
-        "creator": next(iter(workspace.users)),
-        "topic": {"value": channel.topic, **note},
-        "purpose": {"value": "", **note},
-        "previous_names": [],
-        "num_members": len(channel.members),
-    }
+    note, name = {"creator": "", "last_set": 0}, channel.name
+    shared |= {"name": name, "name_normalized": name, "is_channel": True, "is_general": name == "general"}
+    shared |= dict.fromkeys(("is_group", "is_mpim", "is_private"), False)
+    shared |= dict.fromkeys(("is_shared", "is_ext_shared"), channel.shared)
+    shared |= {"is_member": workspace.bot.id in channel.members, "num_members": len(channel.members)}
+    shared |= {"creator": next(iter(workspace.users)), "unlinked": 0, "previous_names": []}
+    return shared | {"topic": {"value": channel.topic, **note}, "purpose": {"value": "", **note}}
 
 
 def user_json(workspace: Workspace, user: User) -> JSON:
-    """Return a user with a profile as JSON."""
-    profile: dict[str, Any] = {
-        "real_name": user.real_name,
-        "display_name": user.name,
-        "real_name_normalized": user.real_name,
-        "display_name_normalized": user.name,
+    profile: JSON = {
+        **dict.fromkeys(("real_name", "real_name_normalized"), user.real_name),
+        **dict.fromkeys(("display_name", "display_name_normalized"), user.name),
         "team": workspace.team_id,
     }
     if user.is_bot:
         profile |= {"api_app_id": workspace.app_id, "bot_id": workspace.bot_id}
     else:
         profile["email"] = f"{user.name}@example.com"
-    return {
-        "id": user.id,
-        "team_id": workspace.team_id,
-        "name": user.name,
-        "real_name": user.real_name,
-        "deleted": False,
-        "tz": "Etc/UTC",
-        "tz_label": "Coordinated Universal Time",
-        "tz_offset": 0,
-        "is_admin": user.is_admin,
-        "is_owner": False,
-        "is_bot": user.is_bot,
-        "is_app_user": False,
-        "updated": 1700000000,
-        "profile": profile,
-    }
+    names = ("id", "name", "real_name", "is_admin", "is_bot")
+    shape: JSON = {name: getattr(user, name) for name in names} | {"team_id": workspace.team_id}
+    shape |= dict.fromkeys(("deleted", "is_owner", "is_app_user"), False)
+    shape |= {"tz": "Etc/UTC", "tz_label": "Coordinated Universal Time", "tz_offset": 0}
+    return shape | {"updated": 1700000000, "profile": profile}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from secrets import token_hex
 from typing import Any
@@ -32,54 +32,42 @@ TOMBSTONE = "This message was deleted."
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AssistantStatus:
     """The assistant's status in a thread, until it lapses."""
 
     text: str
     until: float
 
 
+@dataclass(kw_only=True, eq=False)
 class Workspace:
     """Users, channels, messages and statuses. Listeners get every change, in order."""
 
-    def __init__(
-        self,
-        *,
-        team_id: str,
-        name: str,
-        app_id: str,
-        bot_id: str,
-        bot: User,
-        users: dict[str, User],
-        channels: dict[str, Channel],
-        enterprise_id: str | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self.team_id = team_id
-        self.name = name
-        self.app_id = app_id
-        self.bot_id = bot_id
-        self.bot = bot
-        self.users = users
-        self.channels = channels
-        self.enterprise_id = enterprise_id
-        """The Enterprise Grid organization that it belongs to."""
-        self.partners: dict[str, Workspace] = {}
-        """The workspaces with which it shares channels, by their ids."""
-        self.groups: dict[str, Group] = {}
-        """The user groups, by their ids."""
-        self.looked_at: dict[str, JSON] = {}
-        """What each person is looking at, as the context of the app's events, by the person's id."""
-        self.assistant_threads: dict[str, str] = {}
-        """The newest thread of each person with an app that has the older assistant view, by the person's id."""
-        self.unfurl_domains: frozenset[str] = frozenset()
-        """The domains whose links the app shows."""
-        self.now = now
-        self.action_tokens: dict[str, float] = {}
-        """Until when each token of an event lets the app search."""
-        self.listeners: list[Callable[[Change], None]] = []
-        self._statuses: dict[tuple[str, str], Status] = {}
-        self._last_ts = 0
+    team_id: str
+    name: str
+    app_id: str
+    bot_id: str
+    bot: User
+    users: dict[str, User]
+    channels: dict[str, Channel]
+    enterprise_id: str | None = None
+    """The Enterprise Grid organization that it belongs to."""
+    now: Callable[[], float] = time.time
+    partners: "dict[str, Workspace]" = field(default_factory=dict)
+    """The workspaces with which it shares channels, by their ids."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    """The user groups, by their ids."""
+    looked_at: dict[str, JSON] = field(default_factory=dict)
+    """What each person is looking at, as the context of the app's events, by the person's id."""
+    assistant_threads: dict[str, str] = field(default_factory=dict)
+    """The newest thread of each person with an app that has the older assistant view, by the person's id."""
+    unfurl_domains: frozenset[str] = frozenset()
+    """The domains whose links the app shows."""
+    action_tokens: dict[str, float] = field(default_factory=dict)
+    """Until when each token of an event lets the app search."""
+    listeners: list[Callable[[Change], None]] = field(default_factory=list)
+    _statuses: dict[tuple[str, str], AssistantStatus] = field(default_factory=dict)
+    _last_ts: int = 0
 
     def next_ts(self) -> str:
         """Return the time as Slack writes it. It increases with each call."""
@@ -218,7 +206,8 @@ class Workspace:
         """Set the assistant's status in a thread; an empty text ends it."""
         had = self._statuses.pop((channel, thread_ts), None)
         if text:
-            self._statuses[channel, thread_ts] = Status(text, self.now() + STATUS_LASTS.total_seconds())
+            until = self.now() + STATUS_LASTS.total_seconds()
+            self._statuses[channel, thread_ts] = AssistantStatus(text, until)
         if text or had:
             self._tell(StatusSet(channel, thread_ts, text))
 

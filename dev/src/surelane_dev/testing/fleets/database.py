@@ -67,7 +67,6 @@ class Refusal:
         return self.of in query and (self.share == 1 or random.random() < self.share)
 
     def error(self, severity: str) -> Exception:
-        """Return the driver's error."""
         told = {"C": self.sqlstate, "S": severity, "V": severity, "M": f"the server's state: {self.sqlstate}"}
         return cast("Exception", asyncpg.PostgresError.new(told))
 
@@ -172,7 +171,6 @@ class Database:
         return f"begin; {settings}; {rows}; commit"
 
     async def _used(self, tables: list[str]) -> list[str]:
-        """Return those of the tables that have had rows."""
         return [row[0] for row in await self._observer.fetch(USED, tables)]
 
     async def close(self) -> None:

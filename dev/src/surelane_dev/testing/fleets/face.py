@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import json
 import random
-import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import Context as Variables
@@ -33,7 +32,7 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
-from surelane_worker import Call, Context, Given, Handlers, assembly
+from surelane_worker import Handlers, assembly
 from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.duties import Duty, beside
 from surelane_worker.handling.outcomes import Pause, duration
@@ -54,6 +53,7 @@ select to_jsonb(e) from agent.event as e where id = $1
 union all select to_jsonb(h) from agent.event_hist as h where id = $1
 """
 Test = Callable[..., Coroutine[Any, Any, None]]
+MakesEngine = Callable[[Pool], Engine]
 _open: list[Database] = []
 """The database of this session's virtual tests."""
 
@@ -92,7 +92,7 @@ def virtual_databases(admin: str, template: str) -> Iterator[Database]:
 
 
 @dataclass(eq=False)
-class Member:
+class FleetWorker:
     """A worker of a fleet."""
 
     host: Host
@@ -100,7 +100,7 @@ class Member:
     task: asyncio.Task[None] = field(init=False)
     worker: Worker | None = None
 
-    def runs(self, event: "Stored") -> bool:
+    def runs(self, event: "StoredEvent") -> bool:
         """Return whether it holds a claim of an event."""
         return self.worker is not None and event.id in {known for known, _ in self.worker.leases.known()}
 
@@ -110,7 +110,7 @@ class Member:
         settings: WorkerSettings,
         handlers: Handlers,
         slack: Answering,
-        engine: Callable[[Pool], Engine] | None = None,
+        engine: MakesEngine | None = None,
     ) -> None:
         """Work as the process ``surelane_worker`` does, until ``stop`` is set."""
         name, soon = self.host.name, assembly.CLAIM_TIMEOUT
@@ -136,10 +136,10 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredEvent:
     """An event that a test has stored."""
 
-    fleet: "Fleet"
+    fleet: "VirtualFleet"
     id: int
     key: str
     """Its natural key, or its id."""
@@ -170,11 +170,10 @@ class Stored:
         ((steps,),) = await self.fleet.sql("select agent.list_steps($1)", self.id)
         return cast("list[dict[str, Any]]", json.loads(steps or "[]"))
 
-    async def children(self) -> list["Stored"]:
+    async def children(self) -> list["StoredEvent"]:
         """Return the children that it runs or ran, in the order in which they were started."""
-        found = await self.fleet.sql(
-            "select id from agent.job where continuation_id = $1 order by id", self.id
-        )
+        query = "select id from agent.job where continuation_id = $1 order by id"
+        found = await self.fleet.sql(query, self.id)
         return [await self.fleet.stored(row["id"]) for row in found]
 
     async def result(self, within: Pause = BOUND) -> Any:
@@ -189,13 +188,13 @@ class Stored:
         return [f"{each['type']}: {each['message']}" for each in row["errors"] or []]
 
 
-class Fleet:
+class VirtualFleet:
     """Workers, an ingest and a program beside the database, all in one process and in virtual time."""
 
     def __init__(self, net: Net, handlers: Handlers, settings: Mapping[str, str]) -> None:
         self.net, self.database, self.loop = net, net.database, net.database.loop
         self.slack = MessagesInMemory(net)
-        self.workers: list[Member] = []
+        self.workers: list[FleetWorker] = []
         """The running ones: started, and not yet killed or drained."""
         self.connection = Wire(net, Host("program"), OWNER, within=2, kept=True)
         """A program's connection, as the owner."""
@@ -204,7 +203,6 @@ class Fleet:
         self.handlers, self._settings = handlers, settings
         """``handlers``: what workers are started with by default."""
         self._crashes = Crashes(self._crash)
-        self._tracebacks: dict[int, str] = {}
         self._names = 0
         self._kills: list[asyncio.Task[None]] = []
         self.writer: Writer
@@ -214,14 +212,14 @@ class Fleet:
         """Seconds since the test began."""
         return self.loop.now
 
-    def start(self, handlers: Handlers | None = None, **settings: str) -> Member:
+    def start(self, handlers: Handlers | None = None, **settings: str) -> FleetWorker:
         """Start a worker, with other handlers or settings than the fleet's perhaps: a new version is deployed."""
         self._names += 1
         given = _settings(frozenset({**SETTINGS, **self._settings, **settings}.items()))
         around = Handlers()
-        around.middleware(self._observe)
+        around.middleware(self._crashes.around)
         around.include(with_answers(self.handlers if handlers is None else handlers, given))
-        member = Member(Host(f"worker-{self._names}"))
+        member = FleetWorker(Host(f"worker-{self._names}"))
         variables = copy_context()
         variables.run(HERE.set, member.host)
         engine = None if given.encrypt_events else self._crashes.engine
@@ -230,7 +228,7 @@ class Fleet:
         self.workers.append(member)
         return member
 
-    async def kill(self, worker: Member | None = None, *, noticed: float = 0.0) -> None:
+    async def kill(self, worker: FleetWorker | None = None, *, noticed: float = 0.0) -> None:
         """Kill a worker as ``kill -9`` does, the oldest by default. No other one is started.
 
         ``noticed``: seconds until the server notices that its connections are gone, as where a machine vanishes.
@@ -239,19 +237,19 @@ class Fleet:
         self.workers.remove(worker)
         await worker.host.die(noticed)
 
-    async def drain(self, worker: Member | None = None) -> None:
+    async def drain(self, worker: FleetWorker | None = None) -> None:
         """Stop a worker as SIGTERM does, the oldest by default, and wait for its end."""
         worker = self.workers[0] if worker is None else worker
         worker.stop.set()
         await worker.task
         self.workers.remove(worker)
 
-    def freeze(self, worker: Member, pause: Pause) -> None:
+    def freeze(self, worker: FleetWorker, pause: Pause) -> None:
         """Let a worker's process stand still for a while, as SIGSTOP does, or a handler that blocks the event loop."""
         worker.host.frozen = True
         self._later(pause, worker.host.thaw)
 
-    def cut_off(self, worker: Member, pause: Pause) -> None:
+    def cut_off(self, worker: FleetWorker, pause: Pause) -> None:
         """Take the network from a worker for a while."""
         worker.host.cut_off = True
         self._later(pause, setattr, worker.host, "cut_off", False)
@@ -277,15 +275,15 @@ class Fleet:
 
     async def enqueue(
         self, kind: str, payload: object = None, *, run_in: Pause | None = None, **job: Any
-    ) -> Stored:
+    ) -> StoredEvent:
         """Enqueue a job as a program does, with the fields of :class:`surelane.Job`."""
         if run_in is not None:
             job["run_at"] = datetime.fromtimestamp(EPOCH + self.now, UTC) + duration(run_in)
         return await self.stored(await self.queue.enqueue(kind, payload, **job))
 
     async def mention(
-        self, text: str, *, user: str = "U1", channel: str = "C1", thread: Stored | None = None
-    ) -> Stored:
+        self, text: str, *, user: str = "U1", channel: str = "C1", thread: StoredEvent | None = None
+    ) -> StoredEvent:
         """Mention the bot, in a new thread or in that of another mention."""
         ts = self.slack.next_ts()
         inner = {"type": "app_mention", "user": user, "text": text, "channel": channel, "ts": ts}
@@ -293,26 +291,28 @@ class Fleet:
         envelope = {"type": "event_callback", "team_id": "T1", "event_id": f"Ev{ts}", "event": inner}
         return await self.post({**envelope, "event_time": int(float(ts))})
 
-    async def post(self, payload: Mapping[str, Any]) -> Stored:
+    async def post(self, payload: Mapping[str, Any]) -> StoredEvent:
         """Let Slack post something to ingest: an event's envelope, a command, or an interaction."""
         answer = await self.writer.store(json.dumps(payload), None)
         assert isinstance(answer, Inserted), answer
         return await self.stored(answer.id, payload)
 
-    async def stored(self, identity: int, payload: Mapping[str, Any] | None = None) -> Stored:
+    async def stored(self, identity: int, payload: Mapping[str, Any] | None = None) -> StoredEvent:
         """Return the event with an id."""
         ((row,),) = await self.sql(ROW, identity)
-        return Stored(self, identity, json.loads(row)["item_key"] or str(identity), payload or {})
+        return StoredEvent(self, identity, json.loads(row)["item_key"] or str(identity), payload or {})
 
-    async def signal(self, event: Stored, name: str, value: object = None) -> str | None:
+    async def signal(self, event: StoredEvent, name: str, value: object = None) -> str | None:
         """Send a value to an event that waits for it."""
         return await self.queue.signal(str(event.id), name, value)
 
-    async def cancel(self, event: Stored, **why: Any) -> str | None:
+    async def cancel(self, event: StoredEvent, **why: Any) -> str | None:
         """Cancel an event."""
         return await self.queue.cancel(str(event.id), **why)
 
-    async def rerun(self, event: Stored, from_step: str | None = None, payload: object = None) -> Stored:
+    async def rerun(
+        self, event: StoredEvent, from_step: str | None = None, payload: object = None
+    ) -> StoredEvent:
         """Run an ended event again as a new one, which keeps the steps before ``from_step``."""
         text = None if payload is None else json.dumps(payload)
         query = "select rerun from agent.rerun_as_new($1, $2, $3)"
@@ -336,7 +336,7 @@ class Fleet:
                 if each.task.done():
                     each.task.result()
             if self.now > ends:
-                told = await stories(cast("Any", self), self._tracebacks)
+                told = await stories(cast("Any", self), self._crashes.tracebacks)
                 raise AssertionError("\n".join([f"not so within {within}", *map(str, told)]))
             self.database.worked.clear()
             with suppress(TimeoutError):
@@ -344,7 +344,7 @@ class Fleet:
             await asyncio.sleep(BETWEEN)
         return found
 
-    def replies(self, event: Stored) -> list[str]:
+    def replies(self, event: StoredEvent) -> list[str]:
         """Return the texts of the bot's messages for an event, in the order in which they were posted."""
         url = event.payload.get("response_url", "")
         return [
@@ -372,17 +372,6 @@ class Fleet:
 
         self._kills.append(self.loop.create_task(begin_anew(), context=Variables()))
 
-    async def _observe(self, given: Given, context: Context, call: Call) -> object:
-        await self._crashes.reach("start")
-        try:
-            result = await call(given, context)
-        except Exception:
-            text = traceback.format_exc()
-            self._tracebacks |= {event.id: text for event in (given if isinstance(given, list) else [given])}
-            raise
-        await self._crashes.reach("end")
-        return result
-
 
 @asynccontextmanager
 async def fleet(
@@ -391,7 +380,7 @@ async def fleet(
     database: Database | None = None,
     workers: int = 1,
     settings: Mapping[str, str] | None = None,
-) -> AsyncIterator[Fleet]:
+) -> AsyncIterator[VirtualFleet]:
     """Run workers with these handlers for the block, in a test that is :func:`virtual`.
 
     Args:
@@ -401,7 +390,7 @@ async def fleet(
         settings: variables of the workers, such as ``{"SURELANE_LEASE": "1m"}``; by default as in production.
     """
     async with simulated(database or _open[-1], seed=0) as net:
-        running = Fleet(net, handlers, settings or {})
+        running = VirtualFleet(net, handlers, settings or {})
         pool = Wire(net, Host("ingest"), "surelane_ingest", within=2, kept=True)
         async with Writer(
             Connections(cast("Any", pool), timedelta(seconds=2)), buffer=1000

@@ -165,6 +165,5 @@ class Client(AsyncWebClient):
 
 
 def clients(slack: Answering, net: Net, host: Host) -> SlackClients:
-    """Return what a worker has."""
     client = Client(slack, net, host)
     return SlackClients(client, client, client)  # type: ignore[arg-type] # it posts to response URLs, too

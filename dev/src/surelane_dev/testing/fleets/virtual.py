@@ -26,7 +26,7 @@ PATIENCE = 60.0
 """Real seconds for which the database and threads may be silent."""
 
 
-class DeadlockError(Exception):
+class StuckError(Exception):
     """Nothing is left to do, and nothing would ever happen."""
 
 
@@ -90,7 +90,7 @@ class _Selector(selectors.DefaultSelector):
             loop.hear_threads()
         elif loop.outside:
             if not (found := super().select(PATIENCE)):
-                raise DeadlockError(f"the database was silent for {PATIENCE:g} s")
+                raise StuckError(f"the database was silent for {PATIENCE:g} s")
             return found
         elif timeout is None:
             loop.advance()
@@ -123,13 +123,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         Otherwise their order would depend on the other timers, and so on earlier runs.
 
         Raises:
-            DeadlockError: there is none.
+            StuckError: there is none.
         """
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heappop(timers)
         if not timers:
-            raise DeadlockError("every task waits for another one")
+            raise StuckError("every task waits for another one")
         self.now = timers[0][0]
         while timers and timers[0][0] <= self.now:
             timer = heappop(timers)[2]
@@ -169,14 +169,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Wait until each thread has ended or waits, and do what they say in the order in which they began.
 
         Raises:
-            DeadlockError: one does neither. A handler's thread must not wait for the test.
+            StuckError: one does neither. A handler's thread must not wait for the test.
         """
         heard = []
         while self.threads or not self.said.empty():
             try:
                 heard.append(self.said.get(timeout=PATIENCE))
             except queue.Empty:
-                raise DeadlockError(f"a thread ran for {PATIENCE:g} s") from None
+                raise StuckError(f"a thread ran for {PATIENCE:g} s") from None
             self.threads -= heard[-1][0] < inf
         for _, callback, context in sorted(heard, key=lambda each: each[0]):
             self.call_soon(callback, context=context)
@@ -216,12 +216,8 @@ def virtual_time(loop: VirtualLoop) -> Iterator[None]:
         process = HERE.get(None)
         return EPOCH + loop.now + (0.0 if process is None else process.skew)
 
-    clocks = {
-        "time": now,
-        "time_ns": lambda: int(now() * 1e9),
-        "monotonic": loop.time,
-        "perf_counter": loop.time,
-    }
+    clocks: dict[str, Callable[[], float]] = {"time": now, "time_ns": lambda: int(now() * 1e9)}
+    clocks |= dict.fromkeys(("monotonic", "perf_counter"), loop.time)
     with ExitStack() as stack:
         for name, clock in clocks.items():
             stack.enter_context(patch.object(time, name, clock))

@@ -25,7 +25,7 @@ LOCKED = 0.5
 
 
 @dataclass(frozen=True)
-class Faults:
+class FaultRates:
     """How often a statement meets each fault, from 0 to 1."""
 
     lost_request: float = 0.0
@@ -43,7 +43,7 @@ class Net:
     database: Database
     random: Random
     log: Callable[[str], object] = lambda _: None
-    faults: Faults = Faults()
+    faults: FaultRates = FaultRates()
     hosts: "list[Host]" = field(default_factory=list)
 
     def delay(self) -> float:
@@ -199,11 +199,7 @@ class Wire(Connection):
             self._heard[channel](self, 0, channel, payload)
 
     async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            OSError, TimeoutError: the server or the network is away.
-        """
+        """Connect. Raises OSError, TimeoutError: the server or the network is away."""
         await self._travel(self._within)
         if self._database.down or not self.host.alive:
             raise ConnectionRefusedError("the server is away")

@@ -6,8 +6,9 @@ from aiohttp import web
 
 from surelane import __version__
 from surelane_operator.api.bulk import BulkApi
-from surelane_operator.api.endpoint import Endpoint, document
+from surelane_operator.api.endpoint import document, endpoints_of
 from surelane_operator.api.queue import QueueApi
+from surelane_operator.api.routes import route_of
 from surelane_operator.api.stream import StreamApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import refusal
@@ -35,11 +36,8 @@ class OperatorApi:
 
     def __init__(self, changes: Changes, examinations: Examinations) -> None:
         self._bulk, self._stream = BulkApi(changes), StreamApi(changes)
-        self.endpoints: list[Endpoint] = [
-            *QueueApi(changes, examinations).endpoints(),
-            *self._bulk.endpoints(),
-            *self._stream.endpoints(),
-        ]
+        queue = QueueApi(changes, examinations)
+        self.endpoints = [*endpoints_of(queue, self._bulk), *self._stream.endpoints()]
         """In the order in which their paths are matched."""
 
     async def close(self, _: web.Application) -> None:
@@ -58,6 +56,6 @@ class OperatorApi:
             return web.json_response(described)
 
         return [
-            *(web.route(each.method, each.path, each.answer) for each in self.endpoints),
+            *(route_of(each) for each in self.endpoints),
             web.get("/v1/openapi.json", openapi),
         ]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, described
-from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
+from surelane_operator.api.endpoint import UNKNOWN, AsCommand, CallRefused, Table, endpoint
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
@@ -126,11 +126,13 @@ class ActionPage(BaseModel):
 
 
 class ActionsQuery(Strict):
-    target: Annotated[Text, Field(max_length=300)] | None = Field(None, description="such as event 7")
-    limit: int = Field(50, ge=1, le=1000)
-    cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
-        None, description="`next` of the page before"
+    target: Annotated[Text, Field(max_length=300)] | None = Field(
+        None, description="only actions on this, such as: event 7, kind chat, schedule daily"
     )
+    cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
+        None, description="`next` of the page before: only actions with a smaller id"
+    )
+    limit: int = Field(50, ge=1, le=1000, description="how many to list")
 
 
 class Payload(BaseModel):
@@ -142,23 +144,15 @@ class Payload(BaseModel):
     )
 
 
+ACTIONS = Table("actions", "id at who* via action target* result*", "no operator has done anything yet")
+
+
 class BulkApi:
     """The endpoints that change many events, list actions, and show payloads."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def endpoints(self) -> list[Endpoint]:
-        busy = {409: "too many changes go on"}
-        unknown = {404: "there is no such action"}
-        return [
-            Endpoint("POST", "/v1/jobs/bulk/preview", self.preview_change, role="viewer"),
-            Endpoint("POST", "/v1/jobs/bulk", self.change_events, status=202, refusals=busy),
-            Endpoint("GET", "/v1/jobs/{id}/payload", self.get_payload, refusals=UNKNOWN),
-            Endpoint("GET", "/v1/actions", self.list_actions),
-            Endpoint("GET", "/v1/actions/{id}", self.get_action, refusals=unknown),
-        ]
 
     async def close(self) -> None:
         """Stop the changes that go on; each keeps how far it came."""
@@ -167,6 +161,7 @@ class BulkApi:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FAREWELL)
 
+    @endpoint("POST", "/v1/jobs/bulk/preview", role="viewer")
     async def preview_change(self, body: BulkTarget) -> Preview:
         """Count the events that a change would change now, and show some."""
         which = body.which()
@@ -186,6 +181,7 @@ class BulkApi:
         shown = [ListedEvent.model_validate(event) for event in sample[:SAMPLE]]
         return Preview(matching=matching, more=more, unchanged=unchanged, looked=looked, sample=shown)
 
+    @endpoint("POST", "/v1/jobs/bulk", status=202, refusals={409: "too many changes go on"})
     async def change_events(self, body: Bulk) -> Action:
         """Run again, cancel or expire many events, in steps. The answer is the action, which shows the progress.
 
@@ -193,7 +189,7 @@ class BulkApi:
         cursor of the request that goes on.
         """
         if len(self._tasks) >= AT_ONCE:
-            raise Refused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
+            raise CallRefused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
         change = ManyChange(body.action, body.which(), body.limit, body.reason, body.cursor)
         action = await self._changes.begin_change(change)
         task = asyncio.create_task(self._change(change, action))
@@ -202,17 +198,20 @@ class BulkApi:
         await asyncio.wait([task], timeout=PATIENCE)
         return Action.model_validate(await self._changes.audit.read(action))
 
+    @endpoint("GET", "/v1/actions", command=AsCommand("actions", ACTIONS, renamed={"cursor": "before"}))
     async def list_actions(self, query: ActionsQuery) -> ActionPage:
-        """List what operators did, newest first."""
+        """List what operators did, newest first: who, when, what, and what came of it."""
         found = await self._changes.audit.list_actions(query.limit, before=query.cursor, target=query.target)
         following = str(found[-1]["id"]) if len(found) == query.limit else None
         return ActionPage.model_validate({"actions": found, "next": following})
 
+    @endpoint("GET", "/v1/actions/{id}", refusals={404: "there is no such action"})
     async def get_action(self, path: EventPath) -> Action | None:
         """Show one action, also while it goes on."""
         found = await self._changes.audit.read(path.id)
         return None if found is None else Action.model_validate(found)
 
+    @endpoint("GET", "/v1/jobs/{id}/payload", refusals=UNKNOWN)
     async def get_payload(self, path: EventPath) -> Payload | None:
         """Show the payload of an event, and the texts of its errors. That you looked is kept."""
         event = await self._changes.look(path.id)

@@ -1,5 +1,6 @@
 """Models of what the operator's API reads and answers. Its OpenAPI document is made from them."""
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +24,7 @@ from surelane_operator.reads import filters
 from surelane_operator.reads.queue import LimitState, WorkerState
 from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.cron import CatchUpText, Cron, Overlap
-from surelane_service.durations import MOST_AT_ONCE, Rate, read_limit_rate
+from surelane_service.durations import MOST_AT_ONCE, Rate, parse_duration, read_limit_rate
 
 
 def digits(text: object) -> object:
@@ -38,8 +39,29 @@ def _parts(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
+def _kinds(value: object) -> object:
+    parts = _parts(value)
+    if not isinstance(parts, list):
+        return parts
+    return [filters.kind_of(part) if isinstance(part, str) else part for part in parts]
+
+
+def _key(value: object) -> object:
+    return filters.natural_key(value) if isinstance(value, str) else value
+
+
 def _tags(value: object) -> object:
-    return filters.split_tags(value) if isinstance(value, str) else value
+    tags = filters.split_tags(value) if isinstance(value, str) else value
+    if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
+        filters.read_tags(tags)
+    return tags
+
+
+def _seconds(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    seconds = parse_duration(value).total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def _date_and_time(value: object) -> object:
@@ -85,23 +107,24 @@ class EventQuery(Strict):
 
 
 class KindPath(BaseModel):
-    kind: Name
+    kind: Name = Field(description="a kind, such as slack.app_mention")
 
 
 class NamePath(BaseModel):
-    name: Name
+    name: Name = Field(description="the name of a worker or a schedule")
 
 
 class Newest(Strict):
     """The filter of a search. A field that is left out matches every event."""
 
-    kind: Annotated[list[Kind] | None, BeforeValidator(_parts)] = Field(
-        None, description="exact kinds, in an address separated by commas"
+    kind: Annotated[list[Kind] | None, BeforeValidator(_kinds)] = Field(
+        None, description="only this kind, or a command such as /deploy"
     )
-    since: Moment | None = Field(None, description="enqueued, or ended if it has, at or after")
+    since: Moment | None = Field(
+        None, description="only events that were enqueued, or ended, at or after this"
+    )
     tag: Annotated[Tags | None, BeforeValidator(_tags)] = Field(
-        None,
-        description="tags that the events have, such as customer:acme, in an address separated by commas",
+        None, description="only events with this tag, such as customer=acme"
     )
 
     def filter(self) -> filters.Filter:
@@ -112,17 +135,19 @@ class Which(Newest):
     """A filter of events. A field that is left out matches every event."""
 
     status: Annotated[list[filters.Status] | None, BeforeValidator(_parts)] = Field(
-        None, description="in an address separated by commas"
+        None, description="only events of this status"
     )
-    key: Key | None = Field(None, description="an item key, a group key or a dedupe key")
-    until: Moment | None = Field(None, description="enqueued, or ended if it has, before")
+    key: Annotated[Key, BeforeValidator(_key)] | None = Field(
+        None, description="only events with this item key, group key or dedupe key"
+    )
+    until: Moment | None = Field(None, description="only events that were enqueued, or ended, before this")
 
     def filter(self) -> filters.Filter:
         return replace(super().filter(), statuses=self.status, key=self.key, until=self.until)
 
 
 class EventsQuery(Which):
-    limit: int = Field(20, ge=1, le=1000)
+    limit: int = Field(20, ge=1, le=1000, description="show this many at most")
     cursor: Place | None = Field(None, description="`next` of the page before")
     errors: bool = Field(
         True, description="with the messages of errors, not only their types; that you looked is kept"
@@ -131,9 +156,9 @@ class EventsQuery(Which):
 
 class SearchQuery(Newest):
     text: Annotated[Text, StringConstraints(min_length=1, max_length=1000)] = Field(
-        description="words that people saw, each of them in the event, in any case; or a link to a message in Slack"
+        description="words that people saw, or a link to a message in Slack"
     )
-    limit: int = Field(20, ge=1, le=1000)
+    limit: int = Field(20, ge=1, le=1000, description="show this many at most")
 
 
 class FindQuery(Strict):
@@ -159,37 +184,55 @@ class WorkflowQuery(Strict):
 class Orchestrate(Strict):
     """The body of ``POST /v1/orchestrate``: the goal of the plan."""
 
-    goal: Annotated[Text, StringConstraints(min_length=1, max_length=20_000)]
+    goal: Annotated[Text, StringConstraints(min_length=1, max_length=20_000)] = Field(
+        description="the goal of the plan"
+    )
     subtasks: list[Text] | None = Field(
         None,
         max_length=10_000,
-        description="the plan; without it, the handler of orchestrator-plan makes one",
+        description="a part of the plan; without any, the handler of orchestrator-plan makes them",
     )
     fails_with_children: StrictBool = Field(
         False, description="end as failed with the first subtask that does not complete"
     )
-    dedupe_key: Key | None = None
+    dedupe_key: Key | None = Field(None, description="add no job while another one with this key is pending")
 
 
 class CronBody(Strict):
     """The body of ``PUT /v1/cron/{name}``."""
 
-    kind: Kind
-    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(description="five cron fields")
-    payload: dict[str, Any] = Field(default_factory=dict)
-    time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
-    catch_up: CatchUpText = "one"
-    paused: StrictBool = False
-    priority: Priority = 1
-    overlap: Overlap = "allow"
-    jitter: Annotated[StrictInt, Field(ge=0, le=86400)] = Field(
-        0, description="seconds after its time that a firing comes, at most"
+    kind: Kind = Field(description="the kind of the jobs that it enqueues")
+    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(
+        description="five cron fields in quotes: '*/5 * * * *'"
     )
+    payload: dict[str, Any] = Field({}, description="the jobs' payload, a JSON object")
+    time_zone: Annotated[str, StringConstraints(max_length=100)] = Field(
+        "UTC", description="the time zone of the fields, such as Europe/Berlin"
+    )
+    catch_up: CatchUpText = Field(
+        "one", description="missed times to fire: none, one (the last), a number of last ones or all"
+    )
+    paused: StrictBool = Field(False, description="fire nothing until it is set again and not paused")
+    priority: Priority = Field(1, description="0 runs first, 3 last")
+    overlap: Overlap = Field(
+        "allow", description="what a firing does while an earlier job of the schedule is live"
+    )
+    jitter: Annotated[
+        StrictInt, Field(ge=0, le=86400), BeforeValidator(_seconds, json_schema_input_type=int | str)
+    ] = Field(0, description="how long after its time a firing comes at most: seconds, or such as 5m")
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
         Cron(self.schedule, self.time_zone)
         return self
+
+
+def _at_once(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value != "none" and not re.fullmatch("[1-9][0-9]{0,5}", value):
+        raise ValueError("write a number above 0, or none")
+    return 0 if value == "none" else int(value)
 
 
 def _readable_rate(text: str) -> str:
@@ -198,13 +241,21 @@ def _readable_rate(text: str) -> str:
 
 
 class LimitBody(Strict):
-    """The body of ``PUT /v1/limits/{kind}``. A field that is left out stays as it is."""
+    """The body of ``PUT /v1/limits/{kind}``. A field that is left out stays as it is.
 
-    concurrency: Annotated[StrictInt, Field(ge=0, le=MOST_AT_ONCE)] | None = Field(
-        None, description="how many run at once; 0 lifts the bound"
-    )
+    A rate of none lifts its bound, as a concurrency of none or 0 does.
+    """
+
+    concurrency: (
+        Annotated[
+            StrictInt,
+            Field(ge=0, le=MOST_AT_ONCE),
+            BeforeValidator(_at_once, json_schema_input_type=int | str),
+        ]
+        | None
+    ) = Field(None, description="how many run at once, or none")
     rate: Annotated[str, StringConstraints(max_length=100), AfterValidator(_readable_rate)] | None = Field(
-        None, description="how many begin in a period, such as 60/1m; none lifts the bound"
+        None, description="how many begin in a period, such as 60/1m, or none"
     )
     per: Literal["kind", "workspace", "channel", "user", "given"] | None = Field(
         None, description="what has a limit of its own; given: a key that comes with each job"
@@ -275,11 +326,11 @@ class CancelQuery(Strict):
 class SignalBody(Strict):
     """A value for an event that waits for it."""
 
-    name: Name
-    value: Any = None
+    name: Name = Field(description="the name that the event's handler waits for")
+    value: Any = Field(None, description="the value as JSON")
 
 
-class Sent(BaseModel):
+class SignalSent(BaseModel):
     """The value was stored for the event's next wait of that name."""
 
     status: Literal["sent"]
@@ -313,6 +364,13 @@ class LimitList(BaseModel):
     """The limits of kinds."""
 
     limits: list[LimitState]
+
+
+class NextFiring(BaseModel):
+    """When a schedule fires next, unless it is paused."""
+
+    next_at: datetime
+    paused: bool
 
 
 class CronChange(Strict):

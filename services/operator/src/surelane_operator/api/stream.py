@@ -12,8 +12,9 @@ from aiohttp import web
 from pydantic import BeforeValidator, Field
 
 from surelane.errors import DatabaseUnavailable
-from surelane_operator.api.endpoint import UNKNOWN, Refused, StreamEndpoint, server_sent
+from surelane_operator.api.endpoint import UNKNOWN, CallRefused
 from surelane_operator.api.models import EventPath, Strict, digits
+from surelane_operator.api.routes import StreamEndpoint, server_sent
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.viewer import EVENT_STREAM, viewer_of
 
@@ -65,7 +66,7 @@ class StreamApi:
         name = viewer_of(request).name
         if self._open.total() >= self._most or self._open[name] >= self._each:
             open_now = f"{self._open.total()} streams are open, {self._open[name]} of them yours"
-            raise Refused(503, f"{open_now}: try again later", {"Retry-After": "5"})
+            raise CallRefused(503, f"{open_now}: try again later", {"Retry-After": "5"})
         self._open[name] += 1
         response = web.StreamResponse(headers=HEADERS)
         try:

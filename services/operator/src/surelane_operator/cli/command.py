@@ -4,10 +4,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,25 +15,21 @@ from rich.text import Text
 from typer import Argument, Option
 
 from surelane import __version__
-from surelane.calls import Connection
 from surelane.encryption.keys import SETTING as KEYS
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
-from surelane_operator.changes import Changes
-from surelane_operator.cli import events, feedback, keys, queue
+from surelane_operator.cli import events, feedback, keys
 from surelane_operator.cli.erase import erase
-from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
-from surelane_operator.cli.output import columns, say, show_json, show_table, watched
-from surelane_operator.cli.queue import enqueue, orchestrate
+from surelane_operator.cli.generated import add_commands
+from surelane_operator.cli.output import say, show_json
+from surelane_operator.cli.queue import enqueue
 from surelane_operator.cli.session import DATABASES, Database, ExitCode, Json, failed, run
-from surelane_operator.cli.shards import run_each
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
-from surelane_operator.doctor.server import connected, needs
-from surelane_operator.moving import move
-from surelane_operator.rehearsing import KIND, rehearse
-from surelane_operator.shards import SETTING, known
+from surelane_operator.doctor.server import needs
+from surelane_operator.reads.filters import natural_key
+from surelane_operator.shards import SETTING
 from surelane_service.common.secret_files import SecretFileError, take_secrets
 
 _STYLES = {
@@ -78,25 +74,27 @@ def _report(findings: Sequence[Finding], *, as_json: bool) -> None:
 
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(events.app, name="events")
-app.add_typer(events.app, name="jobs", hidden=True)  # for scripts of 0.2.0
-app.add_typer(feedback.app, name="feedback")
-app.add_typer(keys.app, name="keys")
-app.add_typer(queue.kinds, name="kinds")
-app.add_typer(queue.limits, name="limits")
-app.add_typer(queue.schedules, name="cron")
-workspaces = typer.Typer(help="Move workspaces between installations.", no_args_is_help=True)
-app.add_typer(workspaces, name="workspaces")
-for _own in (logs, tail, enqueue, orchestrate, doctor, erase):
+GROUPS = {
+    "events": events.app,
+    "feedback": feedback.app,
+    "keys": keys.app,
+    "kinds": typer.Typer(help="Pause and resume kinds.", no_args_is_help=True),
+    "limits": typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True),
+    "cron": typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True),
+}
+add_commands(app, GROUPS)
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
+for _own in (logs, tail, enqueue, doctor, erase):
     app.command()(_own)
-for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
-    app.command(_command.name)(_command.load())
-
-_KINDS = columns("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest", cut={"kind"})
-_WORKERS = columns(
-    *("name=worker", "state", "version", "started_at=started", "seen_at=seen", "died_at=died"), cut={"name"}
-)
-_ACTIONS = columns(*("id", "at", "who", "via", "action", "target", "result"), cut={"who", "target", "result"})
+_options = dict[str, Callable[[str], int]]()
+for _found in entry_points(group="surelane.commands"):  # of extensions and surelane-dev
+    if isinstance(_command := _found.load(), typer.Typer):
+        app.add_typer(_command, name=_found.name)
+    elif _found.name.startswith("--"):
+        _options[_found.name] = _command
+    else:
+        app.command(_found.name)(_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -126,31 +124,12 @@ def main(
     except SecretFileError as error:
         raise failed(str(error), ExitCode.USAGE) from None
     if shard is not None:
-        raise typer.Exit(run_each(shard))
+        if "--shard" not in _options:
+            raise failed(
+                "--shard needs the package surelane-shards: pip install surelane-shards", ExitCode.USAGE
+            )
+        raise typer.Exit(_options["--shard"](shard))
     context.with_resource(acting_as(name or this_user(), "command"))
-
-
-@app.command()
-def stats(
-    database: Database,
-    as_json: Json = False,
-    watch: Annotated[bool, Option(help="Print it again every two seconds.")] = False,
-) -> None:
-    """Count events by kind and state, and list the workers."""
-
-    async def work(changes: Changes, _: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        return await changes.stats(), await changes.workers()
-
-    def show() -> None:
-        by_kind, workers = run(database, work)
-        if as_json:
-            show_json({"kinds": by_kind, "workers": workers})
-            return
-        show_table(_KINDS, by_kind, empty="no event was ever stored")
-        typer.echo()
-        show_table(_WORKERS, workers, empty="no worker is running", note="kinds")
-
-    watched(show, watch=watch)
 
 
 @app.command()
@@ -186,61 +165,3 @@ def verify_queue(
     found = run(database, lambda _, connection: verify(connection, rows, progress), within=None)
     progress("")
     _report(found, as_json=as_json)
-
-
-@app.command("rehearse")
-def rehearse_faults(
-    database: Database,
-    staging: Annotated[str, Option(prompt="The staging database's name", help="The database's name.")],
-    kind: Annotated[str, Option(help="A kind whose jobs do no harm.")] = KIND,
-    as_json: Json = False,
-) -> None:
-    """Cut workers' connections in a staging database while jobs run, check the promises, and verify the database.
-
-    It stores 900 jobs, and takes a minute at most for each of three scenes. It needs two workers.
-    """
-
-    async def work(changes: Changes, connection: Connection) -> list[Finding]:
-        return await rehearse(changes, connection, staging, kind) + await verify(connection)
-
-    _report(run(database, work, within=None), as_json=as_json)
-
-
-@workspaces.command("move")
-def move_workspace(
-    database: Database,
-    team: Annotated[str, Argument(help="The workspace's id, such as T012AB3CD.")],
-    to: Annotated[
-        str, Option(help="The other installation's libpq URI. Both URIs are for the schemas' owners.")
-    ],
-    as_json: Json = False,
-) -> None:
-    """Move a workspace's live events to another installation, with its tokens and what ended within the last hour.
-
-    Before it, let the router answer the workspace's requests with 503. After it, let the router pass them to the other
-    installation. It waits until nothing of the workspace runs. If it is interrupted, repeat it: nothing is lost. Both
-    URIs are those of the schemas' owners.
-    """
-
-    async def work(_: Changes, source: Connection) -> dict[str, int]:
-        async with connected(known().get(to, to)) as target:
-            return await move(source, target, team, lambda waits: typer.echo(waits, err=True))
-
-    moved = run(database, work, within=None)
-    rows = ", ".join(f"{count} of {table}" for table, count in moved.items() if count)
-    say(f"moved rows: {rows or 'none'}", {"moved": moved}, as_json=as_json)
-
-
-@app.command("actions")
-def list_actions(
-    database: Database,
-    target: Annotated[
-        str | None, Option(help="Only actions on this, such as: event 7, kind chat, schedule daily.")
-    ] = None,
-    before: Annotated[int | None, Option(help="Only actions with a smaller id: the next page.")] = None,
-    limit: Annotated[int, Option(min=1, max=1000, help="How many to list.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List what operators did, newest first: who, when, what, and what came of it."""
-    found = run(database, lambda changes, _: changes.audit.list_actions(limit, before=before, target=target))
-    show_json(found) if as_json else show_table(_ACTIONS, found, empty="no operator has done anything yet")

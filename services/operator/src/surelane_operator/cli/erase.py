@@ -12,8 +12,9 @@ from typer import Option
 
 from surelane.calls import Calls
 from surelane.errors import Conflict
+from surelane_operator.api.endpoint import Table
 from surelane_operator.audit import this_user
-from surelane_operator.cli.output import columns, say, show_json, show_table
+from surelane_operator.cli.output import say, show_json, show_table
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
 
 _EVERY = 2.0
@@ -33,8 +34,10 @@ _WORDS = {
     "data_key": "data keys",
     "installation": "sets of tokens",
 }
-_RECEIPTS = columns(
-    *("id=receipt", "asked_at=asked", "asked_by=by", "filter", "removed", "finished_at=finished")
+_RECEIPTS = Table(
+    "receipts",
+    "id=receipt asked_at=asked asked_by=by filter removed finished_at=finished",
+    "nothing was ever erased",
 )
 Told = Callable[[int, int, str], None]
 """Gets how many events were looked at, of about how many, and what is waited for."""
@@ -85,7 +88,7 @@ def _list(database: str, *, as_json: bool) -> None:
     for row in rows:
         row["removed"] = _counted(row["counts"])
         row["filter"] = row["filter"] if as_json else ", ".join(row["filter"])
-    show_json(rows) if as_json else show_table(_RECEIPTS, rows, empty="nothing was ever erased")
+    show_json(rows) if as_json else show_table(_RECEIPTS, rows)
 
 
 async def _previewed(calls: Calls, given: str, told: Told) -> dict[str, int]:

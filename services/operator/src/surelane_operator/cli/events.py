@@ -1,29 +1,29 @@
-"""``surelane events``: find events by a key or a filter, see why one waits, run again, cancel, signal."""
+"""``surelane events``: show an event, say why it waits, run again, cancel. Endpoints are the others."""
 
-import hashlib
 import json
-import re
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+from pydantic import ValidationError
 from typer import Argument, Option
 
 from surelane.calls import Connection
+from surelane_operator.api.models import Cancelled, Which
+from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes, ManyChange
-from surelane_operator.cli.output import Story, say, show_events, show_json, show_sheet, watched
-from surelane_operator.cli.session import Database, ExitCode, Json, failed, known_kinds, read_json, run
+from surelane_operator.cli.generated import KEY, answer_of
+from surelane_operator.cli.output import PrintedStory, say, show_json, show_sheet
+from surelane_operator.cli.session import Database, ExitCode, Json, event_named, failed, known_kinds, run
 from surelane_operator.reads.dropped import DroppedDelivery
 from surelane_operator.reads.events import Reads
-from surelane_operator.reads.filters import STATUSES, Filter, read_tags
+from surelane_operator.reads.filters import STATUSES, Filter, natural_key
 from surelane_operator.reads.lookup import TOLD, matches_of
 from surelane_operator.reads.timeline import story_of, trace_of
 
-Key = Annotated[
-    str, Argument(help="An event's id or natural key: Slack's event_id, or the trigger_id of a click.")
-]
+Key = Annotated[str, Argument(help=KEY)]
 Statuses = Annotated[
     list[str] | None,
     Option(
@@ -39,64 +39,26 @@ Kinds = Annotated[
     ),
 ]
 
-Tags = Annotated[
-    list[str] | None, Option("--tag", help="Only events with this tag, such as customer=acme; repeatable.")
-]
 Since = Annotated[datetime | None, Option(help="Only events that were enqueued, or ended, at or after this.")]
 Until = Annotated[datetime | None, Option(help="Only events that were enqueued, or ended, before this.")]
-Limit = Annotated[int, Option(min=1, max=1000, help="Show this many at most.")]
 AnyKey = Annotated[str | None, Option(help="Only events with this item key, group key or dedupe key.")]
-
-_TRIGGER = re.compile(r"\d+\.\d+\.[0-9a-f]+")
-
-
-def natural_key(text: str) -> str:
-    """Return the natural key that a person means: a command or a click has a hash of its ``trigger_id``."""
-    if _TRIGGER.fullmatch(text):
-        return f"trigger:{hashlib.sha256(text.encode()).hexdigest()}"
-    return text
 
 
 def find(database: str, key: str, *, texts: bool = False) -> dict[str, Any]:
-    """Return the event with a key; with ``texts`` also what people wrote. A command that finds none ends."""
-
-    return run(database, lambda changes, _: found(changes, key, texts=texts))
-
-
-async def found(reads: Reads, key: str, *, texts: bool = False) -> dict[str, Any]:
-    """Do as :func:`find`, on a connection that is there. The look at what people wrote is kept."""
-    ids = await reads.find(natural_key(key))
-    read = reads.look if texts else reads.get
-    event = await read(ids[0]) if ids else None
-    if event is None:
-        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
-    return event
+    """Do as :func:`~surelane_operator.cli.session.event_named`, on a connection of its own."""
+    return run(database, lambda changes, _: event_named(changes, key, texts=texts))
 
 
-def filtered(
-    statuses: list[str] | None,
-    kinds: list[str] | None,
-    key: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    tags: list[str] | None = None,
-) -> Filter:
-    """Return a filter. A command with an unknown status or another tag than ``name=value`` ends."""
-    for status in statuses or ():
-        if status not in STATUSES:
-            raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", ExitCode.USAGE)
-    named = [f"slack.command.{kind[1:]}" if kind.startswith("/") else kind for kind in kinds or ()]
+def filtered(**fields: Any) -> Filter:  # noqa: ANN401 - those of Which
+    """Return a filter. A command with a field that cannot be read ends."""
+    moments = {
+        name: each.astimezone().isoformat() for name, each in fields.items() if isinstance(each, datetime)
+    }
     try:
-        read = read_tags(tags)
-    except ValueError as error:
-        raise failed(str(error), ExitCode.USAGE) from None
-    known = key and natural_key(key)
-    return Filter(statuses or None, named or None, known, aware(since), aware(until), tags=read)
-
-
-def aware(moment: datetime | None) -> datetime | None:
-    """Return a time of the terminal's zone."""
-    return None if moment is None else moment.astimezone()
+        return Which.model_validate(fields | moments).filter()
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise failed(f"{wrong['loc'][0]}: {wrong['msg']}", ExitCode.USAGE) from None
 
 
 app = typer.Typer(
@@ -104,51 +66,6 @@ app = typer.Typer(
 )
 
 Most = Annotated[int, Option(min=1, help="With --status: change this many at most.")]
-
-
-@app.command("list")
-def list_events(
-    database: Database,
-    status: Statuses = None,
-    kind: Kinds = None,
-    key: AnyKey = None,
-    since: Since = None,
-    until: Until = None,
-    tag: Tags = None,
-    limit: Limit = 20,
-    as_json: Json = False,
-    watch: Annotated[bool, Option(help="Print it again every two seconds.")] = False,
-) -> None:
-    """List events, newest first: live ones, then ended ones.
-
-    Errors may quote what people wrote, so the look at them is kept. With --watch it shows their types alone.
-    """
-    which = filtered(status, kind, key, since, until, tag)
-
-    def once() -> None:
-        found = run(database, lambda changes, _: changes.list_events(which, limit, texts=not watch))
-        show_events(found, as_json=as_json)
-
-    watched(once, watch=watch)
-
-
-@app.command("search")
-def search(
-    words: Annotated[list[str], Argument(help="Words that people saw, or a link to a message in Slack.")],
-    database: Database,
-    kind: Kinds = None,
-    since: Annotated[datetime | None, Option(help="Look no further back than this.")] = None,
-    tag: Tags = None,
-    limit: Limit = 20,
-    as_json: Json = False,
-) -> None:
-    """Find events by what people saw: a command, a button, a text, a name, a channel, a message.
-
-    Each word must be in the event, in any case. It looks at the newest 1,000 events.
-    """
-    which = filtered(None, kind, None, since, None, tag)
-    found = run(database, lambda changes, _: changes.search(" ".join(words), which, limit))
-    show_events(found, as_json=as_json)
 
 
 @app.command("show")
@@ -170,36 +87,28 @@ def why(
     as_json: Json = False,
 ) -> None:
     """Say why an event is not running, or why what Slack delivered became no event."""
-    found = run(database, lambda changes, _: _reasons(changes, natural_key(key)))
-    if not found.events and not found.dropped:
-        raise failed(
-            f"there is no event {key}, and no such delivery was dropped in the last day", ExitCode.NOT_FOUND
-        )
-    lines = [f"{reason}: {detail}" for reason, detail in found.events.values()]
+    events, dropped = run(database, lambda changes, _: _reasons(changes, natural_key(key)))
+    if not events and not dropped:
+        wrong = f"there is no event {key}, and no such delivery was dropped in the last day"
+        raise failed(wrong, ExitCode.NOT_FOUND)
+    lines = [f"{reason}: {detail}" for reason, detail in events.values()]
     if len(lines) > 1:
-        lines = [f"event {identity}, {line}" for identity, line in zip(found.events, lines, strict=True)]
-    lines += [
-        f"dropped: {' '.join(filter(None, (each.kind, each.key)))}, came {each.at:%Y-%m-%d %H:%M:%S} UTC. {each.why}"
-        for each in found.dropped
-    ]
-    reason, detail = next(iter(found.events.values()), None) or ("dropped", found.dropped[0].why)
-    dropped = [each.model_dump(mode="json") for each in found.dropped]
-    told = {"reason": reason, "detail": detail} | ({"dropped": dropped} if dropped else {})
+        lines = [f"event {identity}, {line}" for identity, line in zip(events, lines, strict=True)]
+    for each in dropped:
+        named = " ".join(filter(None, (each.kind, each.key)))
+        lines.append(f"dropped: {named}, came {each.at:%Y-%m-%d %H:%M:%S} UTC. {each.why}")
+    reason, detail = next(iter(events.values()), None) or ("dropped", dropped[0].why)
+    told: dict[str, object] = {"reason": reason, "detail": detail}
+    if dropped:
+        told["dropped"] = [each.model_dump(mode="json") for each in dropped]
     say("\n".join(lines), told, as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reasons:
-    """Why each event waits or ended, as a word and a sentence, by its id; and what became no event."""
-
-    events: dict[int, tuple[str, str]]
-    dropped: list[DroppedDelivery]
-
-
-async def _reasons(reads: Reads, text: str) -> _Reasons:
+async def _reasons(reads: Reads, text: str) -> tuple[dict[int, tuple[str, str]], list[DroppedDelivery]]:
+    """Return why each event waits or ended, as a word and a sentence, by its id; and what became no event."""
     matched = await matches_of(reads, text)
     told = {identity: await reads.why(identity) for identity in matched.ids[:TOLD]}
-    return _Reasons({identity: why for identity, why in told.items() if why}, matched.dropped)
+    return {identity: why for identity, why in told.items() if why}, matched.dropped
 
 
 @app.command("history")
@@ -210,7 +119,7 @@ def history(key: Key, database: Database, as_json: Json = False) -> None:
         told = {name: event[name] for name in ("id", "kind", "status")} | {"trace": trace_of(event)}
         show_json(told | {"steps": [asdict(step) for step in story_of(event)]})
         return
-    story = Story()
+    story = PrintedStory()
     story.begin(event)
     for step in story.news(event):
         story.tell(step)
@@ -254,7 +163,7 @@ def rerun(
         _rerun_as_new(database, keys[0], from_step, payload, as_json=as_json)
         return
     ids = [find(database, key)["id"] for key in keys or ()]
-    which = filtered(status, kind, None, since, until)
+    which = filtered(status=status, kind=kind, since=since, until=until)
 
     async def work(changes: Changes, _: Connection) -> list[int]:
         return await changes.rerun(ids or which, limit)
@@ -322,36 +231,14 @@ def cancel(
     if (key is None) == (not status):
         raise failed("give an event, or --status to cancel all events that have it", ExitCode.USAGE)
     if key is None:
-        which = filtered(status, kind, None, since, until)
+        which = filtered(status=status, kind=kind, since=since, until=until)
         change = ManyChange("cancel", which, limit, reason)
         answers = run(database, lambda changes, _: changes.change_all(change), within=None)
         counted = Counter(answers.values())
         counts = {answer: counted[answer] for answer in ("cancelled", "running", "busy")}
         say(", ".join(f"{answer} {count}" for answer, count in counts.items()), counts, as_json=as_json)
         return
-    event = find(database, key)
-    answer = run(database, lambda changes, _: changes.cancel(event["id"], reason=reason, children=children))
-    if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
-    if answer == "busy":
-        raise failed("another transaction has the event locked; try again", ExitCode.FAILED)
+    event: dict[str, Any] = {"id": key, "children": children} | ({} if reason is None else {"reason": reason})
+    answer = cast("Cancelled", answer_of(QueueApi.cancel_event, database, event)).status
     stopped = "running: its handler is stopped, no other attempt follows"
-    told = stopped if answer == "running" else answer
-    say(told, {"id": event["id"], "status": answer}, as_json=as_json)
-
-
-@app.command("signal")
-def signal(
-    key: Key,
-    name: Annotated[str, Argument(help="The name that the event's handler waits for.")],
-    database: Database,
-    value: Annotated[str, Argument(help="The value as JSON.")] = "null",
-    as_json: Json = False,
-) -> None:
-    """Send a value to an event whose handler waits for it, now or later."""
-    parsed = read_json(value, f"{value} is not JSON; quote a text twice: '\"yes\"'")
-    event = find(database, key)
-    answer = run(database, lambda changes, _: changes.signal(event["id"], name, parsed))
-    if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
-    say("sent", {"id": event["id"], "status": answer}, as_json=as_json)
+    say(stopped if answer == "running" else answer, {"id": event["id"], "status": answer}, as_json=as_json)

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from surelane_operator.changes import Changes
-from surelane_operator.cli.events import aware
 from surelane_operator.cli.session import Database, interruptible, run
 from surelane_operator.reads.feedback import list_feedback
 
@@ -24,7 +23,7 @@ def export(
 
     async def work(changes: Changes, _: object) -> None:
         last = None
-        while page := await list_feedback(changes, workspace, aware(since), None, after=last):
+        while page := await list_feedback(changes, workspace, since and since.astimezone(), None, after=last):
             for last in page:
                 typer.echo(json.dumps(last, default=str, ensure_ascii=False))
 

@@ -11,10 +11,11 @@ from typer import Option
 
 from surelane.calls import Connection
 from surelane_operator.cli import output
-from surelane_operator.cli.events import AnyKey, Key, Kinds, Statuses, filtered, found
-from surelane_operator.cli.session import Database, Json, interruptible, run
+from surelane_operator.cli.events import AnyKey, Key, Kinds, Statuses, filtered
+from surelane_operator.cli.session import Database, Json, event_named, interruptible, run
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Filter
+from surelane_operator.reads.timeline import key_of, took_by, why_of
 
 PAUSE = 1.0
 """Seconds between two looks."""
@@ -32,8 +33,8 @@ def logs(key: Key, database: Database, as_json: Json = False) -> None:
 
     async def work(reads: Reads, _: Connection) -> None:
         event: dict[str, Any] | None
-        event = began = await found(reads, key, texts=True)
-        story = output.Story()
+        event = began = await event_named(reads, key, texts=True)
+        story = output.PrintedStory()
         if not as_json:
             story.begin(began)
         while event is not None:
@@ -57,7 +58,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Follow all events as they come, run and end. With --json, a line for each."""
-    which = filtered(status, kind, key, None, None)
+    which = filtered(status=status, kind=kind, key=key)
 
     async def work(reads: Reads, _: Connection) -> None:
         async for event in _news(reads, which, last):
@@ -99,9 +100,9 @@ def _show(event: dict[str, Any], *, as_json: bool) -> None:
     line = Text(f"{output.short_clock(moment_of(event))}  ")
     line.append(f"{event['status']:<9}", output.colour_of(event["status"]))
     line.append(
-        f"  {output.middle(event['kind'], wide)}  {output.middle(output.key_of(event) or str(event['id']), wide)}"
+        f"  {output.middle(event['kind'], wide)}  {output.middle(key_of(event) or str(event['id']), wide)}"
     )
-    line.append(f"  {output.took_by(event)}".rstrip())
+    line.append(f"  {took_by(event)}".rstrip())
     screen.print(line)
-    if why := output.why_of(event):
-        screen.print(Text(f"  {output.end(why, screen.width - 2)}", "bright_black"))
+    if why := why_of(event):
+        screen.print(Text(f"  {output.end(output.one_line(why), screen.width - 2)}", "bright_black"))

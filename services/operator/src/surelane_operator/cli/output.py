@@ -6,14 +6,14 @@ Where a terminal is too narrow, keys lose their middle, errors their beginning. 
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from surelane_operator.api.endpoint import Table
 from surelane_operator.cli.session import interruptible
 from surelane_operator.reads.timeline import Step, story_of, trace_of
 
@@ -36,7 +36,6 @@ _NARROWEST = 6
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _DAYS = timedelta(days=14)
 """Until then a time is said by its distance, beyond by its date."""
-Cut = Callable[[str, int], str]
 
 
 def show_json(value: object, indent: int | None = 2) -> None:
@@ -87,52 +86,37 @@ def end(text: str, width: int) -> str:
     return text if len(text) <= width else "…"[:width] + text[len(text) - max(width - 1, 0) :]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table. Without ``cut`` no value is cut."""
-
-    key: str
-    title: str
-    cut: Cut | None = None
-
-
-def columns(*named: str, cut: Collection[str] = ()) -> list[Column]:
-    """Return columns, each named by its key, or as ``key=title``. Those of ``cut`` lose the middle of their values."""
-    pairs = [each.partition("=")[::2] for each in named]
-    return [
-        Column(key, title or key.replace("_", " "), middle if key in cut else None) for key, title in pairs
-    ]
-
-
-def show_table(
-    shown: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
-) -> None:
-    """Print a table, or the text ``empty``. The text of the key ``note`` follows each row: on a terminal below it."""
-    screen = console()
+def show_table(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table. On a terminal the note of a row stands below it, elsewhere beside it."""
+    screen, note = console(), table.note
     if not rows:
-        screen.print(empty)
+        screen.print(table.empty)
         return
+    pairs = [each.partition("=")[::2] for each in table.columns.split()]
+    titles = {key.rstrip("*"): (title or key.rstrip("*")).replace("_", " ") for key, title in pairs}
+    may_be_cut = {key.rstrip("*") for key, _ in pairs if key.endswith("*")}
     if note is not None and screen.width == _WHOLE:
-        shown, note = [*shown, Column(note, note)], None
-    texts = [[_said(row.get(column.key)) for column in shown] for row in rows]
-    widths = _widths(shown, [[column.title for column in shown], *texts], screen.width)
-    heading = (column.title.ljust(width + 2) for column, width in zip(shown, widths, strict=True))
+        titles, note = titles | {note: note}, None
+    texts = [[_said(row.get(key)) for key in titles] for row in rows]
+    cut = [key in may_be_cut for key in titles]
+    widths = _widths(cut, [list(titles.values()), *texts], screen.width)
+    heading = (title.ljust(width + 2) for title, width in zip(titles.values(), widths, strict=True))
     screen.print(Text("".join(heading).rstrip(), "bold"), soft_wrap=True)
     for row, said in zip(rows, texts, strict=True):
         line = Text()
-        for column, text, width in zip(shown, said, widths, strict=True):
-            line.append((column.cut(text, width) if column.cut else text).ljust(width + 2), colour_of(text))
+        for text, width in zip(said, widths, strict=True):
+            line.append(middle(text, width).ljust(width + 2), colour_of(text))
         line.rstrip()
         screen.print(line, soft_wrap=True)
         if note is not None and row.get(note):
             screen.print(Text(_INDENT + end(_said(row[note]), screen.width - len(_INDENT)), "bright_black"))
 
 
-def _widths(shown: Sequence[Column], lines: Sequence[Sequence[str]], width: int) -> list[int]:
+def _widths(cut: Sequence[bool], lines: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return the columns' widths. Those that may be cut lose what the screen has not, the widest first."""
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     while sum(widths) + 2 * len(widths) - 2 > width:
-        wide = [nth for nth, column in enumerate(shown) if column.cut and widths[nth] > _NARROWEST]
+        wide = [nth for nth, may in enumerate(cut) if may and widths[nth] > _NARROWEST]
         if not wide:
             break
         widths[max(wide, key=widths.__getitem__)] -= 1
@@ -189,7 +173,6 @@ def short_clock(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M:%S.%f}"[:-3]
 
 
-_EVENTS = columns("id", "kind", "status", "attempts=tries", "run_at=runs", "took", "key", cut={"kind", "key"})
 _MOMENTS = {"runs": "run_at", "lease until": "lease_until", "deadline": "deadline", "ended": "finished_at"}
 _TEXTS = {"key": "item_key", "group": "group_key", "dedupe key": "dedupe_key", "worker": "locked_by"}
 _TEXTS |= {"waits for": "waits_for", "runs again": "rerun_of"}
@@ -203,35 +186,7 @@ _NAME = 14
 """The width of the fields' names."""
 
 
-def show_events(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    """Print events as JSON, or as a table with the error or the reason of each."""
-    if as_json:
-        show_json(found)
-        return
-    rows = [event | {"key": key_of(event), "took": took_by(event), "why": why_of(event)} for event in found]
-    show_table(_EVENTS, rows, empty="no such events", note="why")
-
-
-def key_of(event: dict[str, Any]) -> str:
-    """Return the key under which people know an event: its own, or else its group's or its dedupe key."""
-    return event["item_key"] or event["dedupe_key"] or event["group_key"] or ""
-
-
-def took_by(event: dict[str, Any]) -> str:
-    """Return how long the last attempt of an ended event took."""
-    if event["finished_at"] is None or not event["attempts"] or event["run_at"] > event["finished_at"]:
-        return ""
-    return f"{(event['finished_at'] - event['run_at']).total_seconds():.2f} s"
-
-
-def why_of(event: dict[str, Any]) -> str:
-    """Return why an event ended as it did, or why it is tried again."""
-    if event["status"] == "completed":
-        return ""
-    return one_line(": ".join(part for part in (event["reason"], event["error"]) if part))
-
-
-class Story:
+class PrintedStory:
     """The story of one event on a terminal."""
 
     def __init__(self) -> None:
@@ -274,7 +229,7 @@ class Story:
 
 def show_sheet(event: dict[str, Any]) -> None:
     """Print an event. A terminal gets what fits it, a pipe or a file gets everything."""
-    screen, story = console(), Story()
+    screen, story = console(), PrintedStory()
     story.begin(event)
     for name, value in _fields(event):
         shown = end(value, screen.width - _NAME)

@@ -20,6 +20,7 @@ from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.changes import Changes
 from surelane_operator.doctor.server import connected
+from surelane_operator.reads.events import Reads
 from surelane_service.subscriptions import SUBSCRIPTIONS
 
 
@@ -82,7 +83,6 @@ Database = Annotated[
 ]
 """The option of every command that asks the database."""
 Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
-PriorityOption = Annotated[int, Option(min=0, max=3, help="0 runs first, 3 last.")]
 
 
 def run(
@@ -123,6 +123,19 @@ def known_kinds(incomplete: str) -> list[str]:
     except (SurelaneError, *DRIVER_ERRORS, ValueError):
         found = []
     return [kind for kind in found if kind.startswith(incomplete)]
+
+
+async def event_named(reads: Reads, key: str, *, texts: bool = False) -> dict[str, Any]:
+    """Return the event with an id or a natural key; with ``texts`` also what people wrote: the look at it is kept.
+
+    A command that finds none ends.
+    """
+    ids = await reads.find(key)
+    read = reads.look if texts else reads.get
+    event = await read(ids[0]) if ids else None
+    if event is None:
+        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
+    return event
 
 
 @contextmanager

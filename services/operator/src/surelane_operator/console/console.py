@@ -9,12 +9,13 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError, described
-from surelane_operator.api.endpoint import server_sent
-from surelane_operator.console.access.viewer import EVENT_STREAM, Viewer, viewer_of
+from surelane_operator.api.routes import server_sent
+from surelane_operator.console.access.viewer import EVENT_STREAM, viewer_of
 from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import fragment, page
-from surelane_operator.console.screen import Asked, Missing, Moved, Screen, Sources
+from surelane_operator.console.screen import Missing, Moved, Screen, ScreenAddress, Sources
 from surelane_operator.console.screens import SCREENS
+from surelane_operator.roles import Viewer
 from surelane_service.logs import get_logger
 
 STATIC = Path(__file__).parent / "static"
@@ -69,14 +70,14 @@ class Console:
 
     def _answering(self, screen: Screen) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.StreamResponse:
-            asked = Asked(dict(request.match_info), request.query)
+            asked = ScreenAddress(dict(request.match_info), request.query)
             if screen.every is not None and EVENT_STREAM in request.headers.get(hdrs.ACCEPT, ""):
                 return await self._stream(request, screen, asked, screen.every)
             return await self._page(request, screen, asked)
 
         return answer
 
-    async def _page(self, request: web.Request, screen: Screen, asked: Asked) -> web.Response:
+    async def _page(self, request: web.Request, screen: Screen, asked: ScreenAddress) -> web.Response:
         viewer = viewer_of(request)
         try:
             return _html(page(screen, await screen.read(self._sources, asked), viewer))
@@ -99,7 +100,7 @@ class Console:
         return page(screen, {"text": text}, viewer)
 
     async def _stream(
-        self, request: web.Request, screen: Screen, asked: Asked, every: float
+        self, request: web.Request, screen: Screen, asked: ScreenAddress, every: float
     ) -> web.StreamResponse:
         async def render() -> str:
             return fragment(screen, await screen.read(self._sources, asked))
@@ -134,5 +135,5 @@ def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
 
 
-async def _nothing(_: Sources, __: Asked) -> Mapping[str, Any]:
+async def _nothing(_: Sources, __: ScreenAddress) -> Mapping[str, Any]:
     return {}

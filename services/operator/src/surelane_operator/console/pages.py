@@ -9,11 +9,11 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from surelane import __version__
-from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.screen import Screen, Values
 from surelane_operator.console.screens import SCREENS
 from surelane_operator.doctor.finding import span
 from surelane_operator.reads.timeline import in_words
+from surelane_operator.roles import Viewer
 
 TEMPLATES = Path(__file__).parent / "templates"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?")

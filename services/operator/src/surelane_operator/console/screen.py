@@ -15,7 +15,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class LinkTemplates:
     """The templates of links, with ``{team}``, ``{channel}`` and ``{ts}``, or ``{trace_id}``. Empty: no link."""
 
     message: str = SLACK_MESSAGE
@@ -39,7 +39,7 @@ def _filled(template: str, values: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScreenAddress:
     """The parts of an address that a screen reads."""
 
     path: Mapping[str, str]
@@ -77,12 +77,12 @@ class Sources:
     """
 
     reads: Reads
-    links: Links = field(default_factory=Links)
+    links: LinkTemplates = field(default_factory=LinkTemplates)
     examination: Callable[[], Awaitable[Any]] = _no_examination
     shards: Mapping[str, str] = field(default_factory=dict)
 
 
-Read = Callable[[Sources, Asked], Awaitable[Values]]
+Read = Callable[[Sources, ScreenAddress], Awaitable[Values]]
 
 
 class Missing(Exception):  # noqa: N818 - it is an answer, not a failure

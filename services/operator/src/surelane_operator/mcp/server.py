@@ -13,13 +13,14 @@ from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.types import Tool as ListedTool
+from mcp.types import Tool
 
 from surelane import __version__
-from surelane_operator.api.endpoint import Endpoint, Refused
+from surelane_operator.api.endpoint import CallRefused, Endpoint
 from surelane_operator.audit import acting_as
-from surelane_operator.console.access.viewer import Viewer, viewer_of
-from surelane_operator.mcp.tools import CHANGES, Tool, tools_of
+from surelane_operator.console.access.viewer import viewer_of
+from surelane_operator.mcp.tools import AssistantTool, tools_of
+from surelane_operator.roles import Viewer
 from surelane_service.logs import get_logger
 
 PATH = "/mcp"
@@ -48,7 +49,7 @@ async def serving_assistants(
     With ``changes`` operators' assistants may also change events. ``page`` is the address for links to events.
     """
     manager = StreamableHTTPSessionManager(
-        _server(tools_of(endpoints, changes=changes), page),
+        _server(tools_of(endpoints), page, changes=changes),
         json_response=True,
         stateless=True,
         max_request_body_size=LARGEST_REQUEST,
@@ -77,14 +78,17 @@ async def serving_assistants(
         await task
 
 
-def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
-    named = {tool.name: tool for tool in tools}
+def _server(tools: Sequence[AssistantTool], page: str | None, *, changes: bool) -> Server[Any]:
+    off = {tool.name for tool in tools if not (tool.reads or changes)}
+    named = {tool.name: tool for tool in tools if tool.name not in off}
 
     async def list_tools(
         context: ServerRequestContext[Any, Any], _: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         viewer = _viewer(context)
-        return types.ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
+        return types.ListToolsResult(
+            tools=[_listed(tool) for tool in named.values() if viewer.may(tool.role)]
+        )
 
     async def call_tool(
         context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -92,11 +96,13 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
         viewer = _viewer(context)
         tool = named.get(params.name)
         if tool is None:
-            raise MCPError(types.INVALID_PARAMS, _no_tool(params.name))
+            there_is_none = f"there is no tool {params.name[:100]}"
+            is_off = f"{params.name} is off: set SURELANE_MCP=change to switch it on"
+            raise MCPError(types.INVALID_PARAMS, is_off if params.name in off else there_is_none)
         try:
             with acting_as(viewer.name, "mcp"):
                 return _said(await tool.call(viewer, params.arguments or {}))
-        except Refused as refused:
+        except CallRefused as refused:
             if refused.status == 403:
                 _logger.warning("request refused", status=403, who=viewer.name, tool=tool.name)
             return _said(refused.error, is_error=True)
@@ -124,26 +130,18 @@ def _viewer(context: ServerRequestContext[Any, Any]) -> Viewer:
     return viewer
 
 
-def _listed(tool: Tool) -> ListedTool:
+def _listed(tool: AssistantTool) -> Tool:
     hints = types.ToolAnnotations(
         read_only_hint=tool.reads, destructive_hint=tool.destroys, idempotent_hint=True, open_world_hint=False
     )
-    return ListedTool(
-        name=tool.name, description=tool.description, input_schema=tool.schema, annotations=hints
-    )
-
-
-def _no_tool(name: str) -> str:
-    if name in CHANGES:
-        return f"{name} is off: set SURELANE_MCP=change to switch it on"
-    return f"there is no tool {name[:100]}"
+    return Tool(name=tool.name, description=tool.description, input_schema=tool.schema, annotations=hints)
 
 
 def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
 
 
-Message = MutableMapping[str, Any]
+AsgiMessage = MutableMapping[str, Any]
 
 
 async def _answered(manager: StreamableHTTPSessionManager, request: web.Request) -> web.StreamResponse:
@@ -152,7 +150,7 @@ async def _answered(manager: StreamableHTTPSessionManager, request: web.Request)
     body = bytearray()
     is_read = False
 
-    async def receive() -> Message:
+    async def receive() -> AsgiMessage:
         nonlocal is_read
         if is_read:
             # The next message would say that the client went away.
@@ -161,7 +159,7 @@ async def _answered(manager: StreamableHTTPSessionManager, request: web.Request)
         is_read = not chunk
         return {"type": "http.request", "body": chunk, "more_body": not is_read}
 
-    async def send(message: Message) -> None:
+    async def send(message: AsgiMessage) -> None:
         if message["type"] == "http.response.start":
             response.set_status(message["status"])
             for name, value in message.get("headers", ()):
@@ -176,7 +174,7 @@ async def _answered(manager: StreamableHTTPSessionManager, request: web.Request)
     return response
 
 
-def _scope(request: web.Request) -> Message:
+def _scope(request: web.Request) -> AsgiMessage:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},

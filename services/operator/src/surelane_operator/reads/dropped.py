@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import BaseModel, Field
 
 from surelane_operator.reads.events import Reads
-from surelane_operator.reads.filters import Message
+from surelane_operator.reads.filters import MessagePlace
 from surelane_service.subscriptions import TYPES
 
 AROUND = timedelta(minutes=1)
@@ -46,7 +46,7 @@ class DroppedDelivery(BaseModel):
     why: str = Field(description="the reason as a sentence")
 
 
-async def find_dropped(reads: Reads, text: str, message: Message | None) -> list[DroppedDelivery]:
+async def find_dropped(reads: Reads, text: str, message: MessagePlace | None) -> list[DroppedDelivery]:
     """Find what was dropped in the last day, newest first: of a message, by a key or a ts, or around a time.
 
     Times are such as ``2026-11-28 15:04``, in this process's zone where they name none.

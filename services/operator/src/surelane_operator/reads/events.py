@@ -23,8 +23,9 @@ from surelane_operator.reads.filters import (
     STATUSES,
     Cursor,
     Filter,
-    Message,
+    MessagePlace,
     keyset,
+    natural_key,
     read_message,
 )
 from surelane_operator.reads.trends import Trends
@@ -172,7 +173,7 @@ class Reads(Measured):
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
-        return [row[0] for row in await self.calls.rows("find_events", key)]
+        return [row[0] for row in await self.calls.rows("find_events", natural_key(key))]
 
     async def look(self, identity: int) -> dict[str, Any] | None:
         """Return one event with what people wrote in it, and keep that somebody looked; ``None``: there is none."""
@@ -265,7 +266,7 @@ class Reads(Measured):
         rows = await self.calls.fetch(f"select {LISTED} from agent.group_jobs($1, $2)", key, limit)  # noqa: S608 - a constant
         return sorted((parsed(row) for row in rows), key=lambda event: (event["event_ts"], event["id"]))
 
-    async def message_events(self, message: Message, teams: Sequence[str]) -> list[int]:
+    async def message_events(self, message: MessagePlace, teams: Sequence[str]) -> list[int]:
         """Return the ids of a message's events, from the first of the workspaces that has one."""
         tried = [*([message.team] if message.team else teams), None]  # last as in a channel that is shared
         place = message.channel, Decimal(message.ts), message.thread

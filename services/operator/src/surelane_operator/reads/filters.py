@@ -1,6 +1,7 @@
 """What a read is about: a filter of events, the place of a page, a message in Slack as people name it."""
 
 import base64
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ MAX_ID = 2**63 - 1
 MAX_CURSOR = 100
 """Characters."""
 _TAG = re.compile(r"([\w.-]{1,40})[:=](.{1,200})", re.ASCII)
+_TRIGGER = re.compile(r"\d+\.\d+\.[0-9a-f]+")
 _BETWEEN_TAGS = re.compile(r",(?=[\w.-]{1,40}[:=])", re.ASCII)
 
 
@@ -53,6 +55,18 @@ class Filter:
     def narrows(self) -> bool:
         """Return whether it filters by what no index has."""
         return any(self.narrowing)
+
+
+def kind_of(text: str) -> str:
+    """Return a kind as people write it: a command is ``/deploy``."""
+    return f"slack.command.{text[1:]}" if text.startswith("/") else text
+
+
+def natural_key(text: str) -> str:
+    """Return the natural key that a person means: a command or a click has a hash of its ``trigger_id``."""
+    if _TRIGGER.fullmatch(text):
+        return f"trigger:{hashlib.sha256(text.encode()).hexdigest()}"
+    return text
 
 
 def split_tags(text: str) -> list[str]:
@@ -107,7 +121,7 @@ def cursor_after(row: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessagePlace:
     """A message of Slack's. ``thread`` is the ts of the thread's first message, where the message is a reply."""
 
     channel: str
@@ -122,7 +136,7 @@ _PAIR = re.compile(r"(?:([TE][A-Z0-9]{2,20})[\s:,/]+)?([CDG][A-Z0-9]{2,20})[\s:,
 _TS = re.compile(r"\d{10}\.\d{6}")
 
 
-def read_message(text: str) -> Message | None:
+def read_message(text: str) -> MessagePlace | None:
     """Read a link to a message as Slack copies it, or a channel and a ts; ``None``: it is neither."""
     try:
         parts = urlsplit(text)
@@ -132,11 +146,11 @@ def read_message(text: str) -> Message | None:
     thread = query.get("thread_ts", "")
     if found := _ARCHIVE.search(parts.path):
         channel, seconds, rest = found.groups()
-        return Message(channel, f"{seconds}.{rest}", thread if _TS.fullmatch(thread) else None)
+        return MessagePlace(channel, f"{seconds}.{rest}", thread if _TS.fullmatch(thread) else None)
     if (found := _CLIENT.search(parts.path)) and found[3]:
-        return Message(found[2], found[3], team=found[1])
+        return MessagePlace(found[2], found[3], team=found[1])
     if found := _PAIR.fullmatch(text.strip()):
-        return Message(found[2], f"{found[3]}.{found[4]}", team=found[1])
+        return MessagePlace(found[2], f"{found[3]}.{found[4]}", team=found[1])
     return None
 
 

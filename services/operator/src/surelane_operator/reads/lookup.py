@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from surelane_operator.reads.dropped import DroppedDelivery, find_dropped
 from surelane_operator.reads.events import Reads
-from surelane_operator.reads.filters import LIVE, Filter, Message, parts_of, read_message
+from surelane_operator.reads.filters import LIVE, Filter, MessagePlace, parts_of, read_message
 from surelane_operator.reads.timeline import ListedEvent, outcome, sentence
 
 RECENT = 300
@@ -108,7 +108,7 @@ async def why(reads: Reads, event: Mapping[str, Any]) -> str:
     return _JUST_ENDED if found is None else sentence(*found)
 
 
-def _lost(message: Message, newest: Sequence[Mapping[str, Any]], now: datetime) -> Lost:
+def _lost(message: MessagePlace, newest: Sequence[Mapping[str, Any]], now: datetime) -> Lost:
     """Say what may have happened to a message without an event."""
     seen = any(parts_of(event["group_key"])[1] == message.channel for event in newest if event["group_key"])
     subscribed = (

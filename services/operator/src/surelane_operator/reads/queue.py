@@ -112,7 +112,7 @@ class Counts(BaseModel):
     oldest_pending_age: float = Field(description="seconds; 0 without a pending event")
 
 
-class Kind(BaseModel):
+class KindSummary(BaseModel):
     """A kind of events."""
 
     kind: str
@@ -133,7 +133,7 @@ class Kind(BaseModel):
 class KindPage(BaseModel):
     """A page of kinds, by name."""
 
-    kinds: list[Kind]
+    kinds: list[KindSummary]
     next: str | None = Field(description="pass it as `after` for the next page; null: this is the last page")
     measured: float | None = Field(description="seconds since the counts were measured; null: not yet")
 
@@ -145,14 +145,14 @@ async def read_kinds(reads: Reads, after: str | None, limit: int = PAGE) -> Kind
     return KindPage(kinds=kinds, next=kinds[-1].kind if len(kinds) == limit else None, measured=age)
 
 
-async def read_kind(reads: Reads, kind: str) -> Kind | None:
+async def read_kind(reads: Reads, kind: str) -> KindSummary | None:
     """Return one kind; ``None``: no event of it was ever stored, and no worker handles it."""
     rows = await reads.calls.fetch("select * from agent.list_kinds($1, null, 1)", kind)
     kinds, _ = await _whole(reads, rows)
     return kinds[0] if kinds else None
 
 
-async def _whole(reads: Reads, rows: Sequence[Row]) -> tuple[list[Kind], float | None]:
+async def _whole(reads: Reads, rows: Sequence[Row]) -> tuple[list[KindSummary], float | None]:
     """Add the counts, limits and workers to the rows, and say how old the counts are."""
     names = [row["kind"] for row in rows]
     counts, age = await _counts(reads)
@@ -161,11 +161,11 @@ async def _whole(reads: Reads, rows: Sequence[Row]) -> tuple[list[Kind], float |
         for kind in worker["kinds"] if worker["alive"] else ():
             workers[kind].append(worker["name"])
     limits = await _limits(reads, names)
-    kinds: list[Kind] = []
+    kinds: list[KindSummary] = []
     for row in rows:
         kind = row["kind"]
         more = {"counts": counts.get(kind), "limit": limits.get(kind), "workers": workers[kind]}
-        kinds.append(Kind.model_validate(dict(row) | more))
+        kinds.append(KindSummary.model_validate(dict(row) | more))
     return kinds, age
 
 
@@ -233,7 +233,7 @@ class WorkerState(BaseModel):
     died_at: datetime | None
 
 
-class Worker(WorkerState):
+class WorkerDetail(WorkerState):
     """A worker, and what it runs."""
 
     clock_offset: float | None = Field(description="seconds that its clock is ahead of the database's")
@@ -247,7 +247,7 @@ class Worker(WorkerState):
 class WorkerList(BaseModel):
     """The workers of the last day, by name."""
 
-    workers: list[Worker]
+    workers: list[WorkerDetail]
 
 
 async def read_workers(reads: Reads, name: str | None = None, each: int = EACH) -> WorkerList:
@@ -266,11 +266,11 @@ async def read_workers(reads: Reads, name: str | None = None, each: int = EACH) 
     )
 
 
-def _worker(row: dict[str, Any], runs: list[dict[str, Any]]) -> Worker:
+def _worker(row: dict[str, Any], runs: list[dict[str, Any]]) -> WorkerDetail:
     offset = row["clock_offset"]
     seconds = None if offset is None else offset.total_seconds()
     more = {"clock_offset": seconds, "running": runs[0]["running"] if runs else 0, "runs": runs}
-    return Worker.model_validate(row | more)
+    return WorkerDetail.model_validate(row | more)
 
 
 NEXT = 5
@@ -288,7 +288,7 @@ class Firing(BaseModel):
     finished_at: datetime | None
 
 
-class Schedule(BaseModel):
+class NamedSchedule(BaseModel):
     """A named schedule."""
 
     name: str
@@ -315,7 +315,7 @@ class Schedule(BaseModel):
 class ScheduleList(BaseModel):
     """The named schedules, by name."""
 
-    schedules: list[Schedule]
+    schedules: list[NamedSchedule]
 
 
 async def read_schedules(reads: Reads) -> ScheduleList:
@@ -323,12 +323,12 @@ async def read_schedules(reads: Reads) -> ScheduleList:
     rows = await reads.list_cron()
     now = await reads.clock()
     runs = await _last_runs(reads.calls, rows)
-    schedules: list[Schedule] = []
+    schedules: list[NamedSchedule] = []
     for row in rows:
         more = {"jitter": row["jitter"].total_seconds(), "following": _following(row, now)}
-        if not isinstance(row["payload"], dict):  # an earlier release let it be written by hand
+        if not isinstance(row["payload"], dict):  # somebody wrote it by hand
             more["payload"] = {}
-        schedules.append(Schedule.model_validate(row | more | {"last_run": runs.get(row["name"])}))
+        schedules.append(NamedSchedule.model_validate(row | more | {"last_run": runs.get(row["name"])}))
     return ScheduleList(schedules=schedules)
 
 

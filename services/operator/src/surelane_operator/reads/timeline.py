@@ -14,7 +14,7 @@ from surelane_operator.reads.filters import Status
 _LAPSED = "its lease ran out without an outcome: the worker died or lost the database"
 _DIED = "this worker's session ended, and it opened no other"
 _AGAIN = {"requeued": "run again", "replay of": "runs again", "replayed as": "run again as"}
-"""What people read for the words of the database, which are those of 0.2.0."""
+"""What people read for the words of the database."""
 _EXHAUSTED = ("expired", "attempts_exhausted")
 SENTENCES = {
     "running": "A worker handles it now: {detail}.",
@@ -73,6 +73,25 @@ def step_label(step: Mapping[str, Any]) -> str:
 def error_text(error: Mapping[str, Any]) -> str:
     """Return the type of an error, and its text where the record has it."""
     return ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
+
+
+def key_of(event: dict[str, Any]) -> str:
+    """Return the key under which people know an event: its own, or else its group's or its dedupe key."""
+    return event["item_key"] or event["dedupe_key"] or event["group_key"] or ""
+
+
+def took_by(event: dict[str, Any]) -> str:
+    """Return how long the last attempt of an ended event took."""
+    if event["finished_at"] is None or not event["attempts"] or event["run_at"] > event["finished_at"]:
+        return ""
+    return f"{(event['finished_at'] - event['run_at']).total_seconds():.2f} s"
+
+
+def why_of(event: dict[str, Any]) -> str:
+    """Return why an event ended as it did, or why it is tried again."""
+    if event["status"] == "completed":
+        return ""
+    return ": ".join(part for part in (event["reason"], event["error"]) if part)
 
 
 def _steps(event: Mapping[str, Any]) -> Iterator[Step]:

@@ -22,7 +22,7 @@ def _in_order(counts: dict[Status, int] | None) -> dict[Status, int] | None:
     return counts and {status: counts[status] for status in get_args(Status) if status in counts}
 
 
-class Member(BaseModel):
+class Ancestor(BaseModel):
     """A continuation on the way from a workflow's root."""
 
     id: int
@@ -65,7 +65,7 @@ class Tree(Node):
 class Workflow(BaseModel):
     """A workflow as it is seen from one of its events."""
 
-    path: list[Member] = Field(
+    path: list[Ancestor] = Field(
         description="the continuations that wait for this event's end, the outermost first"
     )
     tree: Tree

@@ -29,7 +29,7 @@ from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
-from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.slack.tokens import BotTokens, Refresher
 from surelane_worker.worker_settings import WorkerSettings
 
 
@@ -47,7 +47,7 @@ class Services:
     log: Logger
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
-    tokens: Tokens | None
+    tokens: BotTokens | None
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None
     sealing: Sealing

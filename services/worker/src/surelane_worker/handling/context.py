@@ -305,7 +305,7 @@ class Context:
 
         Args:
             name, arguments, named: as for :meth:`step`.
-            connection: what :class:`surelane.Queue` or :class:`surelane.SyncQueue` takes, on the queue's database,
+            connection: what :class:`surelane.Queue` or ``surelane_drivers.SyncQueue`` takes, on the queue's database,
                 outside of a transaction. Its role is a member of ``agent_producer``.
             function: is synchronous with a synchronous connection, and then runs in a thread.
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import REGISTRY, Collector
 from surelane.events import Event
 from surelane_service.engine import ModelUse
 from surelane_service.figures import MOST_KINDS
-from surelane_service.probes import Bounded
+from surelane_service.probes import BoundedNames
 from surelane_service.telemetry.setup import SCHEMA_URL, counted, single
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -76,7 +76,7 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._sent: Counter[str] = Counter()
-        self._sent_kinds = Bounded(MOST_KINDS)
+        self._sent_kinds = BoundedNames(MOST_KINDS)
         self._consumed: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
@@ -85,10 +85,10 @@ class Metrics(Collector):
         self.expired = 0
         self.loop_blocked = 0.0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
-        self._slack_methods = Bounded(MOST_KINDS)
+        self._slack_methods = BoundedNames(MOST_KINDS)
         self._model_tokens: Counter[tuple[str, ...]] = Counter()
         self._model_cost: dict[tuple[str, ...], float] = {}
-        self._workspaces = Bounded(MOST_KINDS)
+        self._workspaces = BoundedNames(MOST_KINDS)
         self.slack_wait = Distribution(
             "surelane.slack.wait", "From a call of Slack's Web API until Slack's limits allowed it.", METHOD
         )

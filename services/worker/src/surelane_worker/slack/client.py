@@ -27,7 +27,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from yarl import URL
 
 from surelane_service.logs import Logger
-from surelane_service.outbound import Guard, Reply, guarded_session, post
+from surelane_service.outbound import PublicResolver, Reply, guarded_session, post
 from surelane_worker.slack.limiter import Limiter, admitting
 from surelane_worker.worker_settings import WorkerSettings
 
@@ -193,7 +193,7 @@ class ResponseUrls:
 
     def __post_init__(self) -> None:
         trusted = [url.host for url in (*self.simulator, URL(self.proxy or "")) if url.host]
-        self._session = guarded_session(Guard(trusted=trusted), traces=self.traces)
+        self._session = guarded_session(PublicResolver(trusted=trusted), traces=self.traces)
 
     async def close(self) -> None:
         await self._session.close()

@@ -30,7 +30,7 @@ from surelane_worker.slack.limits import (
     Caller,
     Leased,
     LeaseWanted,
-    Limit,
+    RateLimit,
     Rule,
     SlackBusyError,
     SlackLimits,
@@ -70,8 +70,8 @@ class Limiter:
 
     def __post_init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
-        self._limits: dict[str, Limit] = {}
-        self._wanted: dict[str, Limit] = {}
+        self._limits: dict[str, RateLimit] = {}
+        self._wanted: dict[str, RateLimit] = {}
         self._workers = WORKERS
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class Limiter:
         """
         began = self._clock()
         limits = self._limits_of(workspace, method, channel, began)
-        callers: dict[Limit, Caller] = {}
+        callers: dict[RateLimit, Caller] = {}
         try:
             async with asyncio.timeout(LONGEST_WAIT) as bound:
                 now = await self._turns_come(limits, callers)
@@ -107,7 +107,7 @@ class Limiter:
             limit.use(caller.result(), now)
         self.metrics.slack_admitted(method, now - began)
 
-    async def _turns_come(self, limits: Sequence[Limit], callers: dict[Limit, Caller]) -> float:
+    async def _turns_come(self, limits: Sequence[RateLimit], callers: dict[RateLimit, Caller]) -> float:
         """Get a turn of each limit, all at once, and return at the time when all have come."""
         while True:
             now = self._clock()
@@ -141,7 +141,7 @@ class Limiter:
                 limit.delay_until = limit.not_before = max(limit.not_before, now + retry_after)
                 self._want(limit)
 
-    def _limits_of(self, workspace: str, method: str, channel: str | None, now: float) -> list[Limit]:
+    def _limits_of(self, workspace: str, method: str, channel: str | None, now: float) -> list[RateLimit]:
         found = []
         for rule in self.rules(method):
             name = f"{workspace[:80]}/{method[:120]}"
@@ -149,7 +149,7 @@ class Limiter:
                 name += f"/{(channel or '')[:80]}"
             if name not in self._limits:
                 self._forget(now)
-                self._limits[name] = Limit(name, rule)
+                self._limits[name] = RateLimit(name, rule)
             found.append(self._limits[name])
         return found
 
@@ -162,7 +162,7 @@ class Limiter:
                 if limit.is_wanted or limit.last_at > now or any(end > now for end in limit.counted)
             }
 
-    def _want(self, limit: Limit) -> None:
+    def _want(self, limit: RateLimit) -> None:
         self._wanted[limit.name] = limit
         self._changed.set()
         if self._keeper is None or self._keeper.done():
@@ -180,7 +180,7 @@ class Limiter:
                 await sleep_unless(self._changed, soonest - self._clock())
             self._wanted = {name: limit for name, limit in self._wanted.items() if limit.is_wanted}
 
-    async def _serve(self, limits: Sequence[Limit]) -> None:
+    async def _serve(self, limits: Sequence[RateLimit]) -> None:
         """Give the callers of some limits their turns: from the database, or from the worker's own share."""
         sent = self._clock()
         asked = [limit.wanted(sent) for limit in limits]
@@ -198,7 +198,7 @@ class Limiter:
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     async def _answers(
-        self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]
+        self, limits: Sequence[RateLimit], asked: Sequence[LeaseWanted]
     ) -> list[Leased | None] | None:
         """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
         if self._question is not None and not self._question.done():
@@ -222,7 +222,7 @@ class Limiter:
         self._away_until = self._clock() + AWAY
         return None
 
-    async def _ask(self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]) -> list[Leased | None]:
+    async def _ask(self, limits: Sequence[RateLimit], asked: Sequence[LeaseWanted]) -> list[Leased | None]:
         began = self._clock()
         for limit, wanted in zip(limits, asked, strict=True):
             if limit.delay_until is not None:

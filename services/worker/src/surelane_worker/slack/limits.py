@@ -117,7 +117,7 @@ class Leased:
 
 
 class SlackLimits:
-    """The SQL functions about Slack's rate limits, which all workers share: see ``013-slack-limit.sql``."""
+    """The SQL functions about Slack's rate limits, which all workers share: see ``021-slack-limit.sql``."""
 
     def __init__(self, database: Pool | Connection) -> None:
         self._database = Calls(database, cuts=True)
@@ -154,14 +154,14 @@ class Turn:
     refusals: int
     """How often Slack had refused a call of this limit. A further refusal makes the turn void."""
     counts: bool = False
-    """Whether ``Limit.counted`` already has this call."""
+    """Whether ``RateLimit.counted`` already has this call."""
 
 
 Caller = asyncio.Future[Turn]
 """Done when a call has its turn, or is refused one."""
 
 
-class Limit:
+class RateLimit:
     """One rule for one workspace or channel, with the callers that wait and the turns that are leased."""
 
     def __init__(self, name: str, rule: Rule) -> None:

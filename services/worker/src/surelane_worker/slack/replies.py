@@ -39,7 +39,7 @@ from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.places import answered, response_url_of, taken, thread_around, thread_of, within
-from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream
+from surelane_worker.slack.stream import INTERVAL, Begun, Stream, StreamMessage
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
@@ -403,10 +403,10 @@ class Replies:
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
 
-        def message(number: int) -> Message:
+        def message(number: int) -> StreamMessage:
             name = f"{ordinal}.{number}" if number else ordinal
             begun = Begun(event, name, thread, notebook, self._sent)
-            return Message(self._once, begun, arguments, self._check_claim)
+            return StreamMessage(self._once, begun, arguments, self._check_claim)
 
         return Stream(message, interval)
 

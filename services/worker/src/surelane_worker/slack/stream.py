@@ -96,7 +96,7 @@ class Begun:
 
 
 @dataclass(eq=False)
-class Message:
+class StreamMessage:
     """One message of a stream."""
 
     client: AsyncWebClient
@@ -233,7 +233,7 @@ class Stream:
     ``stop`` raise ``SlackApiError`` if Slack refuses even a plain message.
     """
 
-    def __init__(self, made: Callable[[int], Message], interval: float = INTERVAL) -> None:
+    def __init__(self, made: Callable[[int], StreamMessage], interval: float = INTERVAL) -> None:
         """Begin nothing yet. ``made`` makes the message of a number, from 0 on."""
         self._made = made
         self._interval = interval

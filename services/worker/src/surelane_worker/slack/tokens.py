@@ -62,7 +62,7 @@ class _Known:
 
 
 @dataclass(eq=False)
-class Tokens:
+class BotTokens:
     """The clients with the bot's token of each installation."""
 
     installs: "Refresher"

@@ -21,7 +21,7 @@ INSTALLED = "select to_regclass('agent.event_hist') is not null"
 
 
 @dataclass(frozen=True)
-class Answer:
+class NeedState:
     """What was found of a need. ``level`` is ok, unknown, warning or problem."""
 
     name: str
@@ -30,7 +30,7 @@ class Answer:
     advice: str | None = None
 
 
-async def answered(connection: Asked, names: Collection[str] = ()) -> list[Answer]:
+async def answered(connection: Asked, names: Collection[str] = ()) -> list[NeedState]:
     """Ask for each need, or for those that are named. What this role may not see is unknown."""
     answers = []
     installed = await connection.fetchval(INSTALLED)
@@ -40,12 +40,12 @@ async def answered(connection: Asked, names: Collection[str] = ()) -> list[Answe
         try:
             (row,) = await connection.fetch(query)
         except asyncpg.InsufficientPrivilegeError as error:
-            answers.append(Answer(name, "unknown", f"this role cannot see it: {error}", SEEN_BY))
+            answers.append(NeedState(name, "unknown", f"this role cannot see it: {error}", SEEN_BY))
             continue
         wrong, cure = row["wrong"], row.get("cure")
         level = "unknown" if wrong is None else "ok"
         if wrong:
             level = "warning" if sort == "warning" else "problem"
         told = advice.replace("\n-- ", " ").format(cure=cure) if wrong else None
-        answers.append(Answer(name, level, row["found"], told))
+        answers.append(NeedState(name, level, row["found"], told))
     return answers

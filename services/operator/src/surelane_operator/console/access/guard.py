@@ -11,7 +11,8 @@ from aiohttp.typedefs import Handler
 
 from surelane_operator.audit import acting_as
 from surelane_operator.console.access.sessions import NotKnown
-from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER, Viewer
+from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER
+from surelane_operator.roles import Viewer
 from surelane_service.logs import get_logger
 
 GUARDED = ("/console", "/v1", "/mcp")
@@ -34,7 +35,7 @@ class Credentials(Protocol):
 
 
 @dataclass(frozen=True)
-class Guard:
+class RequestGuard:
     """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it.
 
     ``bearer`` knows programs, by a header that no browser adds. ``away`` answers while the database does not.

@@ -15,7 +15,7 @@ import jwt
 
 from surelane.errors import SurelaneError
 from surelane.slack import object_in
-from surelane_operator.console.access.viewer import Groups, Role
+from surelane_operator.roles import Groups, Role
 from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

@@ -18,7 +18,8 @@ from aiohttp import hdrs, web
 
 from surelane.calls import Calls
 from surelane.errors import SurelaneError, described
-from surelane_operator.console.access.viewer import EVENT_STREAM, Groups, Role, Viewer
+from surelane_operator.console.access.viewer import EVENT_STREAM
+from surelane_operator.roles import Groups, Role, Viewer
 from surelane_service.logs import get_logger
 
 LASTS = timedelta(hours=12)
@@ -70,7 +71,7 @@ class Signer:
         return hmac.new(self._key, f"{purpose} {text}".encode(), hashlib.sha256).hexdigest()
 
 
-class Used:
+class UsedIds:
     """The signed values that were used, in the database. It raises :class:`NotKnown` where that does not answer."""
 
     def __init__(self, database: Calls) -> None:
@@ -93,11 +94,11 @@ class Used:
         return unused
 
 
-class Sessions:
+class SignInSessions:
     """Who is signed in, by their cookie."""
 
     def __init__(
-        self, signer: Signer, used: Used, ways: Mapping[Role, str], *, https: bool, idle: timedelta = IDLE
+        self, signer: Signer, used: UsedIds, ways: Mapping[Role, str], *, https: bool, idle: timedelta = IDLE
     ) -> None:
         """Read the sessions that ``signer`` has signed, unless a sign-out ``used`` them up.
 

@@ -11,8 +11,9 @@ from aiohttp import hdrs, web
 
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
-from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.viewer import Role, Tokens, viewer_of
+from surelane_operator.console.access.sessions import Signer, SignInSessions
+from surelane_operator.console.access.viewer import ApiTokens, viewer_of
+from surelane_operator.roles import Role
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -36,10 +37,10 @@ Render = Callable[[dict[str, Any]], str]
 class SignIn:
     """The routes of signing in and out: by ``tokens`` and ``links``, by ``oidc``, or by none, where a proxy does it."""
 
-    sessions: Sessions
+    sessions: SignInSessions
     render: Render
     headers: dict[str, str]
-    tokens: Tokens | None = None
+    tokens: ApiTokens | None = None
     links: Signer | None = None
     oidc: Provider | None = None
 

@@ -1,58 +1,21 @@
-"""The person or the program behind a request, what it may do, and the tokens that programs send and people type."""
+"""The person or the program behind a request, and the tokens that programs send and people type."""
 
 import hmac
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
 from aiohttp import hdrs, web
 
+from surelane_operator.roles import Role, Viewer
 from surelane_service.logs import get_logger
 
 _logger = get_logger(__name__)
-Role = Literal["viewer", "operator"]
-"""A viewer reads. An operator also changes."""
 EVENT_STREAM = "text/event-stream"
 """What pages and programs accept that follow something."""
 CSRF_HEADER = "X-CSRF-Token"
 """The header with which the page proves that a changing request is its own."""
-
-
-EVERYBODY = "*"
-"""A group that stands for each person who is signed in, in any group or in none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """The groups of each role, as a provider or a proxy names them."""
-
-    viewers: Collection[str]
-    operators: Collection[str]
-
-    def role(self, groups: Collection[str]) -> Role | None:
-        """Return the role of a person in ``groups``; ``None``: they may not see the page."""
-        named = {EVERYBODY, *groups}
-        if not named.isdisjoint(self.operators):
-            return "operator"
-        return None if named.isdisjoint(self.viewers) else "viewer"
-
-
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """The person or the program behind a request. Changing ones send ``csrf``, which a bearer token has not."""
-
-    name: str
-    role: Role
-    csrf: str
-
-    def may(self, role: Role) -> bool:
-        """Return whether this viewer may do what needs ``role``."""
-        return role == "viewer" or self.role == "operator"
-
-
 VIEWER = web.RequestKey("viewer", Viewer)
 """The key of a request under which the guard puts its viewer."""
 
@@ -69,7 +32,7 @@ MOST_ADDRESSES = 1000
 """Most addresses that are remembered. A further one replaces the oldest."""
 
 
-class Tokens:
+class ApiTokens:
     """The API's tokens. An address may try few wrong ones."""
 
     def __init__(self, tokens: Mapping[Role, str]) -> None:

@@ -7,24 +7,32 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from pydantic import ValidationError
+
 from surelane.slack import Place, place_of
+from surelane_operator.api.bulk import BulkFilter
 from surelane_operator.console.charts import waterfall
-from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values, number
+from surelane_operator.console.screen import Missing, Moved, ScreenAddress, Sources, Values, number
 from surelane_operator.reads import filters, timeline
 from surelane_operator.reads.lookup import matches_of
 
 PAGE = 50
 OF_A_THREAD = 200
-TEXTS = ("key", "workspace", "channel", "user", "error")
-"""The fields that the filter takes as they are in the address."""
-FIELDS = ("status", "kind", "since", "until", "text", "tag", *TEXTS)
-"""The fields of the filter, as the address names them."""
+_TIMES = "Write times as 2026-01-31 12:00, in UTC."
+_WRONG = {
+    "since": _TIMES,
+    "until": _TIMES,
+    "status": f"A state is one of {', '.join(filters.STATUSES)}.",
+    "tag": "Write tags as customer:acme, separated by commas.",
+}
+"""What is wrong with a field of the filter."""
 
 
-async def events(sources: Sources, asked: Asked) -> Values:
+async def events(sources: Sources, asked: ScreenAddress) -> Values:
     """Read a page of the events that match a filter."""
-    given = {name: value for name in FIELDS if (value := asked.word(name))}
-    which, wrong = read_filter(given)
+    given = {name: value for name in BulkFilter.model_fields if (value := asked.word(name))}
+    wanted, wrong = _read_filter(given)
+    which = wanted.filter()
     after = asked.cursor("after")
     found = await sources.reads.find_events(which, PAGE, after) if not wrong else None
     address = {**given, "after": found.next.text()} if found and found.next else None
@@ -37,12 +45,12 @@ async def events(sources: Sources, asked: Asked) -> Values:
         "looked": found.looked if found and which.narrows else None,
         "next": None if address is None else f"/console/events?{urlencode(address)}",
         "first": None if after is None else f"/console/events?{urlencode(given)}",
-        "matching": _matching(which),
+        "matching": wanted.model_dump(mode="json", exclude_none=True),
         "narrowed": which.narrows,
     }
 
 
-async def find(sources: Sources, asked: Asked) -> Values:
+async def find(sources: Sources, asked: ScreenAddress) -> Values:
     """Find the events of a message, an id or a key; without one, say what may have happened to the message."""
     text = asked.word("q")
     if text is None:
@@ -56,7 +64,7 @@ async def find(sources: Sources, asked: Asked) -> Values:
     return {"text": text, "jobs": jobs, "lost": found.lost, "dropped": found.dropped}
 
 
-async def thread(sources: Sources, asked: Asked) -> Values:
+async def thread(sources: Sources, asked: ScreenAddress) -> Values:
     """Read everything of one group, such as a Slack thread, in the order in which it happened."""
     key = asked.word("key")
     if key is None:
@@ -72,46 +80,22 @@ async def thread(sources: Sources, asked: Asked) -> Values:
     }
 
 
-def read_filter(given: Mapping[str, str]) -> tuple[filters.Filter, str | None]:
-    """Read the fields of an address; the last value says what is wrong with them."""
-    wrong = None
+def _read_filter(given: Mapping[str, str]) -> tuple[BulkFilter, str | None]:
+    """Read the filter of an address, and say what is wrong with it. Times without a zone are in UTC."""
+    times = {name: _in_utc(given[name]) for name in ("since", "until") if name in given}
     try:
-        since, until = (_moment(given.get(name)) for name in ("since", "until"))
-    except ValueError:
-        since = until = None
-        wrong = "Write times as 2026-01-31 12:00, in UTC."
-    statuses = given["status"].split(",") if "status" in given else None
-    if statuses and not set(statuses) <= set(filters.STATUSES):
-        statuses, wrong = None, f"A state is one of {', '.join(filters.STATUSES)}."
-    tags = None
+        return BulkFilter.model_validate({**given, **times}), None
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        return BulkFilter.model_validate({}), _WRONG.get(str(wrong["loc"][0]), wrong["msg"])
+
+
+def _in_utc(text: str) -> str:
     try:
-        tags = filters.read_tags(filters.split_tags(tag) if (tag := given.get("tag")) else None)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        wrong = "Write tags as customer:acme, separated by commas."
-    kinds = given["kind"].split(",") if "kind" in given else None
-    words = given.get("text", "").split()
-    texts = {name: given.get(name) for name in TEXTS}
-    return filters.Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
-
-
-def _moment(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _matching(which: filters.Filter) -> dict[str, Any]:
-    """Return the filter as the API takes it for a change to all that match."""
-    given = {name: getattr(which, name) for name in TEXTS} | {
-        "status": which.statuses,
-        "kind": which.kinds,
-        "since": which.since and which.since.isoformat(),
-        "until": which.until and which.until.isoformat(),
-        "tag": [f"{name}:{value}" for name, values in (which.tags or {}).items() for value in values],
-        "text": " ".join(which.words),
-    }
-    return {name: value for name, value in given.items() if value}
+        return text
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
 
 
 MARKS = {
@@ -153,7 +137,7 @@ class Told:
         return bool(self.step.detail) and len(self.step.detail or "") <= 24 and self.state != "failed"
 
 
-async def event(sources: Sources, asked: Asked) -> Values:
+async def event(sources: Sources, asked: ScreenAddress) -> Values:
     identity = number(asked.path["id"])
     found = None if identity is None else await sources.reads.get(identity)
     if found is None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from surelane_operator.console.charts import heat_of
-from surelane_operator.console.screen import Asked, Missing, Sources, Values, number
+from surelane_operator.console.screen import Missing, ScreenAddress, Sources, Values, number
 from surelane_operator.reads import queue
 from surelane_operator.reads.feedback import count_feedback, list_feedback
 from surelane_operator.reads.filters import Filter
@@ -20,7 +20,7 @@ WORKFLOWS = 30
 LEVELS = ("problem", "warning", "unknown", "ok")
 
 
-async def waiting(sources: Sources, asked: Asked) -> Values:
+async def waiting(sources: Sources, asked: ScreenAddress) -> Values:
     """Read the questions that handlers asked with ``ctx.ask``, and that have no answer yet."""
     cursor = asked.cursor("cursor")
     page = await queue.list_questions(sources.reads, cursor, LIST)
@@ -28,7 +28,7 @@ async def waiting(sources: Sources, asked: Asked) -> Values:
     return {"questions": asks, "next": page.next, "first": cursor is None}
 
 
-async def feedback(sources: Sources, asked: Asked) -> Values:
+async def feedback(sources: Sources, asked: ScreenAddress) -> Values:
     """Read what people think of answers. The page is not live, because each look at what they wrote is kept."""
     given = {name: asked.word(name) for name in ("workspace", "rating")}
     which = given["workspace"], None, given["rating"]
@@ -39,34 +39,34 @@ async def feedback(sources: Sources, asked: Asked) -> Values:
     }
 
 
-async def kinds(sources: Sources, asked: Asked) -> Values:
+async def kinds(sources: Sources, asked: ScreenAddress) -> Values:
     """Read the kinds: what waits, runs and failed of each, who handles it, its limit."""
     after = asked.word("after")
     page = await queue.read_kinds(sources.reads, after)
     return {"page": page, "limit_text": _limit_text, "first": after is None}
 
 
-async def kind(sources: Sources, asked: Asked) -> Values:
+async def kind(sources: Sources, asked: ScreenAddress) -> Values:
     found = await queue.read_kind(sources.reads, asked.path["kind"])
     if found is None:
         raise Missing(f"No event of the kind {asked.path['kind']} was ever stored, and no worker handles it.")
     return {"kind": found, "limit_text": _limit_text, **await _over_time(sources, asked, found.kind)}
 
 
-async def _over_time(sources: Sources, asked: Asked, kind: str | None = None) -> Values:
+async def _over_time(sources: Sources, asked: ScreenAddress, kind: str | None = None) -> Values:
     given = asked.word("span") or ""
     trend = await sources.reads.trends.latest(kind, span := given if given in SPANS else "hour")
     return {"trend": trend, "span": span}
 
 
-async def workflows(sources: Sources, asked: Asked) -> Values:
+async def workflows(sources: Sources, asked: ScreenAddress) -> Values:
     """Read the workflows, newest first."""
     cursor = asked.cursor("cursor")
     page = await list_workflows(sources.reads.calls, cursor, WORKFLOWS)
     return {"workflows": page.workflows, "next": page.next, "first": cursor is None}
 
 
-async def workflow(sources: Sources, asked: Asked) -> Values:
+async def workflow(sources: Sources, asked: ScreenAddress) -> Values:
     """Read one workflow, seen from any of its events."""
     given, after = number(asked.path["id"]), number(asked.word("after") or "0")
     found = None
@@ -77,49 +77,49 @@ async def workflow(sources: Sources, asked: Asked) -> Values:
     return {"workflow": found, "asked": given, "after": after, "page": PAGE}
 
 
-async def schedules(sources: Sources, _: Asked) -> Values:
+async def schedules(sources: Sources, _: ScreenAddress) -> Values:
     """Read the named schedules: when each fires next, and what became of its last run."""
     return {"schedules": (await queue.read_schedules(sources.reads)).schedules}
 
 
-async def schedule(sources: Sources, asked: Asked) -> Values:
+async def schedule(sources: Sources, asked: ScreenAddress) -> Values:
     for each in (await queue.read_schedules(sources.reads)).schedules:
         if each.name == asked.path["name"]:
             return {"schedule": each}
     raise Missing(f"There is no schedule {asked.path['name']}.")
 
 
-async def workers(sources: Sources, _: Asked) -> Values:
+async def workers(sources: Sources, _: ScreenAddress) -> Values:
     """Read the workers: whether each is alive and how that is known, what it handles, what it runs now."""
     return {"workers": (await queue.read_workers(sources.reads, each=3)).workers, "known_by": queue.KNOWN_BY}
 
 
-async def worker(sources: Sources, asked: Asked) -> Values:
+async def worker(sources: Sources, asked: ScreenAddress) -> Values:
     found = (await queue.read_workers(sources.reads, asked.path["name"], queue.ALL)).workers
     if not found:
         raise Missing(f"There is no worker {asked.path['name']}. Workers that ended are taken off the list.")
     return {"worker": found[0], "known_by": queue.KNOWN_BY}
 
 
-async def shards(sources: Sources, _: Asked) -> Values:
+async def shards(sources: Sources, _: ScreenAddress) -> Values:
     """Read all installations that ``SURELANE_SHARDS`` names."""
     return {"shards": await read_shards(sources.shards)}
 
 
-async def usage(sources: Sources, _: Asked) -> Values:
+async def usage(sources: Sources, _: ScreenAddress) -> Values:
     """Read what models used: requests, tokens and cost by day, workspace and model."""
     found = (await queue.list_usage(sources.reads)).usage
     days = [found[0].day - timedelta(days=nth) for nth in reversed(range(30))] if found else []
     return {"usage": found, "most": queue.MOST_USAGE, "days": days}
 
 
-async def doctor(sources: Sources, _: Asked) -> Values:
+async def doctor(sources: Sources, _: ScreenAddress) -> Values:
     """Read the doctor's findings, the worst first."""
     examination = await sources.examination()
     return {"examination": examination, "findings": _worst_first(examination, LEVELS)}
 
 
-async def actions(sources: Sources, asked: Asked) -> Values:
+async def actions(sources: Sources, asked: ScreenAddress) -> Values:
     """Read the kept actions: who did what, when, and what came of it."""
     before, target = number(asked.word("before") or ""), asked.word("target")
     found = await sources.reads.audit.list_actions(LIST, before=before, target=target)
@@ -149,7 +149,7 @@ def _address(target: str) -> str | None:
 BAD = ("problem", "warning")
 
 
-async def overview(sources: Sources, asked: Asked) -> Values:
+async def overview(sources: Sources, asked: ScreenAddress) -> Values:
     reads = sources.reads
     now = await reads.clock()
     workers = await reads.workers()
