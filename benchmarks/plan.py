@@ -25,7 +25,7 @@ BUSY = 0.7
 """The share of a core that may be busy at the peak."""
 HEADROOM = 1.5
 """How much more than the peak a shard carries, so that it works off what an outage left."""
-CONNECTIONS = {"ingest": 11, "worker": 12}
+CONNECTIONS = {"ingest": 11, "worker": 11}
 """What a process opens at most (docs/scaling.md)."""
 OTHERS = 19
 """Connections of the operator's service, a migration, administrators and monitoring."""

@@ -13,12 +13,12 @@ from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Pool
-from surelane.encryption.keys import Keyring, new_key
 from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.demo import workspace_of
+from surelane_encryption.keys import Keyring, new_key
 from surelane_service.installations import Installations, Owner
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings

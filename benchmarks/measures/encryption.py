@@ -12,8 +12,8 @@ from benchmarks.measures.tracing import Run
 from benchmarks.programs.ingest_load import request
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
-from surelane.encryption.envelopes import EVENT, DataKey, clear_text
-from surelane.encryption.keys import Keyring, new_key
+from surelane_encryption.envelopes import EVENT, DataKey, clear_text
+from surelane_encryption.keys import Keyring, new_key
 
 PLAIN, SEALED = "not encrypted", "encrypted"
 INGEST, IDLE, RESULTS = (

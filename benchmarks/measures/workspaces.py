@@ -13,7 +13,7 @@ from benchmarks.fill import fill
 from benchmarks.result import Bars, Result, Table, Verdict
 from benchmarks.rotation import CALLERS, WORKERS, Rotation, pool_of, rotated
 from surelane.calls import Connection
-from surelane.encryption.keys import Keyring, new_key
+from surelane_encryption.keys import Keyring, new_key
 from surelane_service.installations import Installations
 from surelane_service.logs import configure_logs
 

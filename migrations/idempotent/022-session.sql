@@ -4,7 +4,7 @@
 --   worker_alive, list_workers: the list of workers; operators, ingest
 --   session_class, open_sessions: the locks by which workers live; rescues, lists
 --   foreign_locks: who else has one of the queue's locks; the doctor
---   open_session, join_session, introduce_worker, declare_attempts: a worker's new connection
+--   open_session, introduce_worker, declare_attempts: a worker's new connection
 --   watch_sessions: responder and deputy
 --   announce_worker, retire_worker: a worker, at its start and its end
 --   drain_worker: operators
@@ -84,12 +84,11 @@ language sql security definer set jit = off as $$
     group by l.pid, a.application_name, a.usename $$;
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
--- PostgreSQL drops as the connection ends. It is shared: another connection of the worker may hold
--- it as well (join_session). A worker that opens a session again keeps its claims, unless it has
--- been taken for dead meanwhile. _starts: this process has had none before; the claims of a
--- predecessor of this name, whose session is gone, end. surelane.locked is then how many of them
--- were locked and still stand. While another process of this name is alive, the name is refused.
--- False: the worker's row is locked; call it again.
+-- PostgreSQL drops as the connection ends. A worker that opens a session again keeps its claims,
+-- unless it has been taken for dead meanwhile. _starts: this process has had none before; the
+-- claims of a predecessor of this name, whose session is gone, end. surelane.locked is then how
+-- many of them were locked and still stand. While another process of this name is alive, the name
+-- is refused. False: the worker's row is locked; call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql security definer set lock_timeout = '100ms' as $$
 declare _session int4 := nullif(current_setting('surelane.session', true), '');
@@ -127,21 +126,6 @@ begin
         return true;
     exception when lock_not_available then return false;
     end;
-end $$;
-
--- Holds a worker's session on this connection, too, for the second claims: the session is gone when
--- both connections have ended. Returns false, and holds nothing, if no other connection holds it:
--- then its worker may have been taken for dead. A lost network is seen within 30 s.
-create or replace function agent.join_session(_session int4) returns boolean
-language plpgsql security definer as $$ begin
-    if not pg_try_advisory_lock_shared(agent.session_class(), _session) then return false; end if;
-    if _session <> all(agent.open_sessions(pg_backend_pid())) then
-        perform pg_advisory_unlock_shared(agent.session_class(), _session);
-        return false;
-    end if;
-    perform set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false)
-    , set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '25000', false);
-    return true;
 end $$;
 
 -- Puts a worker on the list, with its kinds, which of them keep a thread's order (order_kinds), and

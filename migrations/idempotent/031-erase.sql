@@ -179,7 +179,7 @@ language sql immutable parallel safe
 return case when jsonb_strip_nulls(_filter) - 'team' = '{}' then _filter ->> 'team' end;
 
 -- How long after its retirement a data key is used: a minute, for which processes keep it, and some
--- seconds until what they encrypted is stored (surelane.encryption.data_keys).
+-- seconds until what they encrypted is stored (surelane_encryption.data_keys).
 create or replace function agent.data_key_lingers() returns interval
 language sql immutable parallel safe return interval '75 seconds';
 

@@ -129,7 +129,7 @@ declare
         ' takes_events note_dropped announce_sockets';
     _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
         ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown open_session'
-        ' join_session watch_sessions sweep_events delete_expired_events children answer_event'
+        ' watch_sessions sweep_events delete_expired_events children answer_event'
         ' answer_requests order_kinds introduce_worker declare_attempts due_cron next_cron fire_cron'
         ' note_cron announce_worker retire_worker free_groups touch_worker worker_drained declare_limits'
         ' take_position position_free leave_position pass_on lease_slack_calls delay_slack_calls store_step'

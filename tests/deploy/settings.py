@@ -1,6 +1,5 @@
 """List the environment variables of our programs, from their settings classes."""
 
-import re
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -40,9 +39,7 @@ READ = {
 
 SECRET = {
     image: {
-        list(variables_of(field))[-1]
-        for field in fields_of(*modules)
-        if re.search("Secret|Keyring", str(field.annotation))
+        list(variables_of(field))[-1] for field in fields_of(*modules) if "Secret" in str(field.annotation)
     }
     for image, modules in MODULES.items()
 }

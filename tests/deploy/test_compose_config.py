@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from surelane.encryption.keys import Keyring
+from surelane_encryption.keys import Keyring
 from surelane_service.durations import parse_duration
 from surelane_service.service_settings import (
     DEMO_CLIENT_ID,

@@ -18,7 +18,13 @@ PACKAGES = (
     *("migrations", "dev"),
     *(f"extensions/{found.name}" for found in (ROOT / "extensions").iterdir()),
 )
-LOCKS = {"migrations": "migrations", "extensions/bolt": "test", "dev": "up", "services/operator": "operator"}
+LOCKS = {
+    "migrations": "migrations",
+    "extensions/bolt": "test",
+    "extensions/encryption": "operator",
+    "dev": "up",
+    "services/operator": "operator",
+}
 """The requirements files of what runs on others than runtime's."""
 DRIVERS = ("django", "psycopg", "sqlalchemy")
 """The extras of the client for the libraries that extensions/drivers takes."""
@@ -82,8 +88,8 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
-    extra = {"fleets": "testing"}.get(file.parent.name, file.parent.name)
-    if extra in ("encryption", "mcp", "testing"):
+    extra = {"fleets": "testing", "surelane_encryption": "command"}.get(file.parent.name, file.parent.name)
+    if extra in ("command", "mcp", "testing"):
         # What tests of Bolt apps name has the team that writes one.
         return declared(package, [extra]) | ({"slack-bolt": ""} if extra == "testing" else {})
     if extra == "model":

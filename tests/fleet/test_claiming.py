@@ -14,9 +14,9 @@ import pytest
 from surelane.testing import fleet, virtual
 from surelane_dev.testing.fleets.database import Database
 from surelane_worker import Context, Event, Handlers
-from surelane_worker.claiming import poller, position
-from surelane_worker.claiming.claimer import MARGIN
-from surelane_worker.claiming.position import PASS_ON_PAUSE, Side, Wakeup
+from surelane_worker.claiming import position
+from surelane_worker.claiming.claimer import MARGIN, Side, Wakeup
+from surelane_worker.claiming.position import PASS_ON_PAUSE
 
 if TYPE_CHECKING:
     from surelane_worker.running.slots import Slots
@@ -212,7 +212,7 @@ async def test_polls_fetch_the_queues_figures(monkeypatch: pytest.MonkeyPatch) -
         first, again = await polling.figures(), await polling.figures()
         assert (first.fresh, again.fresh) == (True, False)
         assert {each.pending for each in first.kinds} == {0}
-    monkeypatch.setattr(poller, "PATIENCE", 5)
+    monkeypatch.setattr(position, "FIGURES_WITHIN", 5)
     async with ran.fleet() as f:  # no poll brings them
         began = f.now
         polling = f.workers[0].worker._poller  # noqa: SLF001
@@ -281,7 +281,7 @@ async def test_a_notification_wakes_one_worker_and_its_position_moves_when_it_is
 @virtual
 async def test_the_deputy_polls_where_the_responder_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in reserve would take many intervals, as in a large fleet."""
-    monkeypatch.setattr(poller, "RESERVE", 0.1)
+    monkeypatch.setattr(position, "RESERVE", 0.1)
     ran = Ran()
     async with ran.fleet(3, SURELANE_POLL_INTERVAL="5s") as f:
         for responder in list(f.workers):

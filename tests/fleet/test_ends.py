@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
+from surelane_encryption.keys import new_key
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.errors import StepError
 

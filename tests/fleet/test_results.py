@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypedDict
 import pytest
 from pydantic import Base64Bytes, BaseModel
 
-from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
 from surelane_dev.testing.fleets.wire import Wire
+from surelane_encryption.keys import new_key
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.errors import StepError
 from tests.fleet.statements import statements

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import Keyring, new_key
-from surelane.encryption.sealing import Sealing
 from surelane.testing import fleet, virtual
 from surelane_dev.testing.fleets.virtual import EPOCH
+from surelane_encryption.data_keys import DataKeys
+from surelane_encryption.keys import Keyring, new_key
+from surelane_encryption.sealing import Sealing
 from surelane_service.cron import MISSED_AT_MOST, Cron
 from surelane_service.engine import Engine
 from surelane_worker import Context, Event, Handlers
@@ -193,7 +193,7 @@ async def test_declared_schedules_are_there_when_the_database_comes() -> None:
 async def test_a_declared_schedule_waits_for_a_key_that_can_encrypt_it() -> None:
     settings = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
     async with fleet(declaring(), workers=0, settings=settings) as f:
-        await Sealing(DataKeys(f.connection, Keyring([new_key()])), on=True).payload({})
+        await Sealing(DataKeys(f.connection, Keyring([new_key()])), on=True).seal_payload({})
         with capture_logs() as logs:
             f.start()
             await f.sleep(30)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from surelane.encryption.keys import new_key
 from surelane.testing import fleet, virtual
+from surelane_encryption.keys import new_key
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.timeline import story_of
 from surelane_worker import Context, Event, Handlers

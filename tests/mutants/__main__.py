@@ -111,7 +111,9 @@ async def _first_failure(tree: Path, *given: str) -> str | None:
     migrated = not re.search(
         r"ERROR at setup.*^[\s|E]*surelane_migrations.errors", output, re.DOTALL | re.MULTILINE
     )
-    failed = re.search(r"^(?:FAILED|ERROR) ((?:tests|dev)/\S+\.py(?:::.+?)?)(?: - |$)", output, re.MULTILINE)
+    failed = re.search(
+        r"^(?:FAILED|ERROR) ((?:tests|dev|extensions)/\S+\.py(?:::.+?)?)(?: - |$)", output, re.MULTILINE
+    )
     if code not in (0, 1, 5) or not migrated or (code == 1 and failed is None):
         raise InvalidMutantError(output[-2000:])
     return failed[1] if code == 1 and failed else None

@@ -21,6 +21,7 @@ PLACES = {
     "operator": "services/operator/src/surelane_operator",
     "worker": "services/worker/src/surelane_worker",
     "shards": "extensions/shards/src/surelane_shards",
+    "encryption": "extensions/encryption/src/surelane_encryption",
 }
 """How files begin in the table."""
 
@@ -160,7 +161,7 @@ TABLE = r"""
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
-@ worker/running/cancels.py > fleet/test_durable.py
+@ worker/running/watching.py > fleet/test_durable.py
 -             claim.cancelled = True
 -             claim.lease_ends = min(claim.lease_ends, ends)
 +             claim.lease_ends = min(claim.lease_ends, ends)
@@ -317,20 +318,20 @@ TABLE = r"""
 -         perform pg_notify('agent_event', '');
 +         perform agent.sweep_exhausted(null, 1000, null);
 # any-place: an encrypted value opens in its own event and step alone
-@ client/encryption/envelopes.py > sql/test_sealing.py unit/test_envelopes.py system/test_encryption.py
-~ if digest and place is not None and not place.takes(digest): ==> if digest and place is None:
+@ encryption/envelopes.py > extensions/encryption/tests/unit/test_sealing.py
+~ if digest and at is not None and not takes(at, digest): ==> if digest and at is None:
 # unbound-secrets: a sealed secret opens in its own row alone
-@ client/encryption/keys.py > unit/test_keys.py sql/test_installations.py
+@ encryption/keys.py > extensions/encryption/tests/unit/test_keys.py sql/test_installations.py
 ~ .encrypt(nonce, plain, header + place.encode()) ==> .encrypt(nonce, plain, header)
-@ client/encryption/keys.py
+@ encryption/keys.py
 - .decrypt(nonce, sealed[HEADER + NONCE_BYTES :], header + place.encode())
 + .decrypt(nonce, sealed[HEADER + NONCE_BYTES :], header)
 # last-key-encrypts: the first key encrypts
-@ client/encryption/keys.py > unit/test_keys.py
+@ encryption/keys.py > extensions/encryption/tests/unit/test_keys.py
 ~ self.current_id = _id_of(raw[0]) ==> self.current_id = _id_of(raw[-1])
 # plain-steps: the results of steps are encrypted
-@ service/sealed_engine.py > sql/test_sealing.py system/test_encryption.py
-~ result = await self._sealed(result, step_place(identity, name, nth)) ==> result = str(result)
+@ service/durable.py > sql/test_codec.py extensions/encryption/tests/unit/test_sealing.py
+~ result = await self._codec.seal(result, at_step(identity, name, nth)) ==> result = str(result)
 # public-functions: nothing is everybody's
 @ sql/035-grants.sql > sql/test_roles.py
 - where a.grantee <> given.owner and pg_has_role(given.owner, 'usage')
@@ -444,7 +445,7 @@ TABLE = r"""
 ~ return newest.versions.get(attempt.version, lacking) ==> return newest.versions.get(attempt.version, newest)
 # followers-of-a-pause: quick messages end with the run that got them
 @ worker/running/runner.py > fleet/test_coalescing.py
-~ ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers ==> ended_too = followers
+~ followers if outcome.ends_followers else () ==> followers
 # busy-followers: an event that began a run of its own follows no other
 @ sql/017-undo.sql > sql/test_coalesce.py
 ~ where own.event_id in (follower, _id) and own.nth >= 0) ==> where own.event_id = _id and own.nth >= 0)
@@ -565,8 +566,8 @@ TABLE = r"""
 -     insert into agent.signal
 + insert into agent.signal
 # borrowed-keys: a job is encrypted with the key of its own team
-@ client/encryption/sealing.py > sql/test_sealing.py system/test_encryption.py
-~ await self.key_for(named or fallback or "") ==> await self.key_for(fallback or named or "")
+@ encryption/sealing.py > extensions/encryption/tests/unit/test_sealing.py
+~ self._key(named or ==> self._key(
 # attempts-of-rescues: the attempt of a dead worker counts once
 @ sql/012-lease.sql > sql/test_sessions.py sql/test_queue_sweeps.py
 -         update agent.event set vt = _now

@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption import Encryption
-from surelane.encryption.keys import new_key
 from surelane.errors import EncryptionFailed
 from surelane.queue import Queue
+from surelane_encryption import Encryption
+from surelane_encryption.keys import new_key
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.runner import Migration
 from surelane_operator.changes import Changes

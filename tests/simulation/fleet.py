@@ -29,13 +29,14 @@ from math import inf
 from random import Random
 from typing import Any, cast
 
-from surelane.encryption.envelopes import SEALED, key_id_of
+from surelane.codec import SEALED
 from surelane_dev.testing.fleets import face
 from surelane_dev.testing.fleets.face import simulated
 from surelane_dev.testing.fleets.virtual import EPOCH, HERE
 from surelane_dev.testing.fleets.wire import FaultRates, Host, Net
+from surelane_encryption.envelopes import key_id_of
 from surelane_service.engine import DEAD_FOR
-from surelane_worker.running import cancels
+from surelane_worker.running import watching
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
 from tests.simulation.faults import BY_NAME
@@ -66,7 +67,7 @@ SETTINGS = {
     "SURELANE_DRAIN_TIMEOUT": "10s",
     "SURELANE_MAX_VT_AGE": "1d",
 }
-cancels.LONG = 1.0  # no event is cancelled here, and a look each 0.2 seconds took a tenth of the time
+watching.LONG = 1.0  # no event is cancelled here, and a look each 0.2 seconds took a tenth of the time
 EVENTS = """
 select e.id, e.kind, e.item_key, e.claimed_by, array_upper(e.claimed, 1) as claim, w.died_at is not null as taken
 , extract(epoch from e.heartbeat_at)::float8 as beat, e.claimed_by is not null and e.vt > agent.clock() as held

@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import asyncpg
 
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import Keyring
-from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError
 from surelane.events import Inserted
 from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host, Net, Wire
+from surelane_encryption.data_keys import DataKeys
+from surelane_encryption.keys import Keyring
+from surelane_encryption.sealing import Sealing
 from surelane_ingest.connections import Connections
 from surelane_ingest.writer import NotStored, Writer
 from tests.simulation.database import Database
@@ -77,7 +77,7 @@ class Senders:
 
     async def _stored(self, store: Callable[[str, str], Any], text: str, key: str) -> Any:
         try:
-            sealed, _ = await self.sealing.event(text, key) if self.sealing.on else (text, key)
+            sealed, _ = await self.sealing.seal_event(text, key) if self.sealing.on else (text, key)
         except SurelaneError:
             return NotStored.NO_KEY
         return await store(sealed, key)

@@ -27,7 +27,7 @@ HASHED = (
 )
 """The names of locks that this or an earlier release took."""
 ALLOWED = {
-    *("take_position", "position_free", "leave_position", "open_session", "join_session", "extend_leases"),
+    *("take_position", "position_free", "leave_position", "open_session", "extend_leases"),
     *("limit_room", "open_sessions", "foreign_locks"),
 }
 """What may take or read one: workers' sessions and positions are hints, and a heartbeat goes on without."""

@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption.data_keys import UNUSED_AFTER, DataKeys, KeyDestroyedError
-from surelane.encryption.keys import Keyring, new_key
-from surelane.encryption.sealing import Sealing
+from surelane.codec import KeyDestroyedError
 from surelane.jobs import Continuation, Job
 from surelane_bolt.installation_store import AsyncInstallations
+from surelane_encryption.data_keys import UNUSED_AFTER, DataKeys
+from surelane_encryption.keys import Keyring, new_key
+from surelane_encryption.sealing import Sealing
 from surelane_service.installations import Installations
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
@@ -254,7 +255,9 @@ async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Conn
     keys = Keyring([new_key()])
 
     async def sealed(event_id: str) -> str:
-        text, _ = await Sealing(DataKeys(queue, keys), on=True).event(envelope(event_id, text=SECRET), None)
+        text, _ = await Sealing(DataKeys(queue, keys), on=True).seal_event(
+            envelope(event_id, text=SECRET), None
+        )
         return text
 
     before = await sealed("Ev1")
@@ -269,10 +272,10 @@ async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Conn
     assert (await erase(queue, team="T1"))["data_key"] == 1
     assert await queue.fetchval("select count(*) from agent.job") == 0
     with pytest.raises(KeyDestroyedError):
-        await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(before))
+        await Sealing(DataKeys(queue, keys), on=True).open(before)
     later = await sealed("Ev2")
     await queue.fetchval("select agent.insert_event($1)", later)
-    opened = await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(later))
+    opened = json.loads(await Sealing(DataKeys(queue, keys), on=True).open(later))
     assert opened == json.loads(envelope("Ev2", text=SECRET))
     assert await queue.fetchval("select agent.data_key_lingers()") == UNUSED_AFTER
 
@@ -302,7 +305,9 @@ async def test_a_person_is_found_in_every_place(queue: Connection, place: str, e
         stored = {}
         for identity in ids:
             inner = json.loads(json.dumps(PLACES[place]).replace("{id}", identity))
-            event, _ = await sealing.event(envelope("Ev" + identity.lower(), **{"user": "U0", **inner}), None)
+            event, _ = await sealing.seal_event(
+                envelope("Ev" + identity.lower(), **{"user": "U0", **inner}), None
+            )
             stored[identity] = await queue.fetchval("select agent.insert_event($1)", event)
         kept = await queue.fetch("select event::text from agent.event")
         words = [identity for identity in ids if identity.isalpha() and "mention" not in place]
@@ -321,7 +326,7 @@ async def test_a_person_is_found_in_every_place(queue: Connection, place: str, e
 async def test_a_persons_erasure_finds_encrypted_mentions_and_leaves_the_key(queue: Connection) -> None:
     sealing = Sealing(DataKeys(queue, Keyring([new_key()])), on=True)
     for event_id, text in (("Ev1", "<@U0MENTIONED> hello"), ("Ev2", "hello")):
-        event, _ = await sealing.event(envelope(event_id, text=text), None)
+        event, _ = await sealing.seal_event(envelope(event_id, text=text), None)
         await queue.fetchval("select agent.insert_event($1)", event)
     counts = await erase(queue, user="U0MENTIONED", team="T1")
     assert "data_key" not in counts

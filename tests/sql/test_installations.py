@@ -11,8 +11,9 @@ import pytest
 from slack_sdk.oauth.installation_store import Installation
 
 from surelane.calls import Connection
-from surelane.encryption.keys import Keyring, SealedError, new_key
+from surelane.codec import SealedError
 from surelane_bolt.installation_store import AsyncInstallations, SyncInstallations
+from surelane_encryption.keys import Keyring, new_key
 from surelane_service.installations import BOT, Expiring, Installations, Owner
 from tests.databases import Server
 from tests.sql.conftest import Connect

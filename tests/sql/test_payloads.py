@@ -8,7 +8,6 @@ import pytest
 
 from surelane import slack
 from surelane.calls import Connection
-from surelane.encryption.envelopes import clear_part, workspace_of
 from surelane.slack import CHANNEL, MESSAGE, THREAD, inner_event, key_of, kind_of, place_of, text_at
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.posting.events import envelope, events_of
@@ -17,6 +16,7 @@ from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
 from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import Change
+from surelane_encryption.envelopes import clear_part, workspace_of
 from surelane_service.installations import Owner
 
 ALL = ("app_mention", "message.channels", "message.im", "reaction_added", "reaction_removed")

@@ -1,6 +1,7 @@
 """History keeps all of an event; old history is dropped in bounded steps, and never waits for anybody."""
 
 import asyncio
+import re
 from contextlib import suppress
 from datetime import timedelta
 
@@ -8,6 +9,8 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane_operator.reads.timeline import ListedEvent
+from surelane_service.history import COLUMNS, INTERNAL
 from tests.needs import lacking
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
@@ -94,6 +97,31 @@ async def test_an_open_transaction_stops_nobody(queue: Connection, connect: Conn
 async def timescale(connection: Connection) -> bool:
     has: bool = await connection.fetchval("select 'timescaledb' in (select extname from pg_extension)")
     return has
+
+
+async def test_history_is_what_its_list_says_in_tables_views_lists_and_models(queue: Connection) -> None:
+    rows = await queue.fetch(
+        "select relname, array_agg(attname::text order by attnum) as columns from pg_attribute as a"
+        " join pg_class as c on c.oid = attrelid and relnamespace = 'agent'::regnamespace"
+        " where attnum > 0 and not attisdropped group by 1"
+    )
+    there = {row["relname"]: set(row["columns"]) for row in rows}
+    moved = await queue.fetchval("select prosrc from pg_proc where oid = 'agent.end_events'::regproc")
+    (kept,) = re.findall(r"insert into agent.event_hist\s*\(([^)]*)\)", moved)
+    views, history = {each.name for each in COLUMNS}, {each.of or each.name for each in COLUMNS} | {*INTERNAL}
+    listed = {each.name for each in COLUMNS if each.listed is not None} - {"traceparent"} | {"trace_id"}
+    places = {
+        "agent.event_hist": (there["event_hist"], history),
+        "agent.end_events": (set(re.findall(r"\w+", kept)), history),
+        **{f"agent.{view}": (there[view], views) for view in ("live_job", "ended_job", "job")},
+        "ListedEvent": (set(ListedEvent.model_fields), listed),
+    }
+    differ = {
+        place: {"missing there": wanted - found, "missing in surelane_service.history": found - wanted}
+        for place, (found, wanted) in places.items()
+        if found != wanted
+    }
+    assert not differ
 
 
 async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) -> None:

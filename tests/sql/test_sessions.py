@@ -282,34 +282,6 @@ async def test_a_death_exhausts_a_groups_event(queue: Connection, service: Conne
     assert [row["id"] for row in await claim(queue, "mail", worker="w2")] == [following]
 
 
-@pytest.mark.parametrize("order", [1, -1])
-async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Connect, order: int) -> None:
-    """Whichever ends first: until then the worker may still claim over the other one."""
-    first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(queue, first, "w1", "a")
-    assert await Engine(second).join_session(key)
-    # The server asks whether the other end is there. It cannot over a Unix socket, where it says zero.
-    local = await second.fetchval("select inet_server_addr() is null")
-    for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
-        seconds = int(await second.fetchval("select current_setting($1)", setting))
-        assert seconds == 0 if local else 0 < seconds <= 10
-    one, other = (first, second)[::order]
-    identity = await enqueue(queue, "a")
-    await claim(other, "a", worker="w1")
-    await lose(queue, one)
-    assert (await states(queue))["w1"] == "alive"
-    assert await rescue(queue, "w1", key) == (0, 0)
-    assert await queue.fetchval("select claimed_by from agent.event where id = $1", identity) == "w1"
-    await lose(queue, other)
-    assert (await states(queue))["w1"] == "lost"
-    # A worker whose session ended may have been taken for dead: a claim must not keep it alive.
-    third = Engine(await connect("surelane_worker"))
-    assert not await third.join_session(key)
-    assert not await third.join_session(key + 1)
-    assert await queue.fetchval("select agent.open_sessions()") == []
-    assert await rescue(queue, "w1", key) == (1, 0)
-
-
 async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(queue: Connection, connect: Connect) -> None:
     """A worker that reconnects does not know of it: its answer was lost."""
     await session(queue, await connect(), "w1", "mail")

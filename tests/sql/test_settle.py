@@ -2,14 +2,18 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane_worker.handling.outcomes import OUTCOMES
 from tests.sql import queue_steps as do
 from tests.sql.queue_steps import HOUR, Pair, pair
+
+CONCEPTS = Path(__file__).parents[2] / "docs" / "concepts.md"
 
 
 async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
@@ -29,6 +33,19 @@ async def claimed(queue: Connection, count: int, **named: Any) -> list[Pair]:
     for _ in range(count):
         await do.enqueue(queue, **named)
     return sorted(map(pair, await do.claim(queue)))
+
+
+async def test_the_database_the_worker_and_the_docs_know_the_same_outcomes(queue: Connection) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError) as refused:
+        await settle(queue, ((1, 1), "unheard of", None))
+    known = set(str(refused.value).partition(": ")[2].split(", "))
+    settled, told = {each.settled for each in OUTCOMES.values()}, CONCEPTS.read_text()
+    missing = {
+        "agent.settle": settled - known,
+        "handling/outcomes.py": known - settled,
+        "concepts.md": {name for name in known if f"`{name}`" not in told},
+    }
+    assert not any(missing.values()), missing
 
 
 async def test_every_outcome_in_one_batch(queue: Connection) -> None:

@@ -6,14 +6,13 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import Keyring
-from surelane.encryption.sealing import Sealing
 from surelane.errors import InvalidInput
+from surelane_encryption.data_keys import DataKeys
+from surelane_encryption.keys import Keyring
+from surelane_encryption.sealing import Sealing
 from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine, Settled
-from surelane_service.sealed_engine import SealedEngine
 from tests.sql.queue_steps import advance, claim, complete, drop_history, enqueue, fail, pair
 
 KEY = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE="
@@ -105,7 +104,7 @@ async def test_encrypted_tags_are_found_progress_is_fenced(queue: Connection, se
     """Both are stored as no text, and progress is replaced."""
     await enqueue(queue)
     (row,) = await claim(queue)
-    engine = SealedEngine(service, Sealing(DataKeys(service, Keyring([KEY])), on=True))
+    engine = Engine(service, Sealing(DataKeys(service, Keyring([KEY])), on=True))
     await engine.store_tags(*pair(row), {"customer": "acme"})
     for text in ("1 of 2", "2 of 2"):
         assert await engine.store_progress(*pair(row), text) is Settled.DONE

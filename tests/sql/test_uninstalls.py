@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption.keys import Keyring
+from surelane_encryption.keys import Keyring
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations, Owner
 from surelane_worker.duties import Uninstalls

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from surelane.calls import Connection
-from surelane.encryption.keys import new_key
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.workspace.model import Change, Channel, Message
+from surelane_encryption.keys import new_key
 from tests.processes import until
 from tests.system.ingest_client import Slack, served
 from tests.system.model_server import ModelServer, Reply, model_server, says, settings

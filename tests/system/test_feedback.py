@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import Keyring, new_key
-from surelane.encryption.places import RESULT, Place
-from surelane.encryption.sealing import Sealing
+from surelane.codec import RESULT, Location, codec_of, read_keys
 from surelane_dev.simulator.workspace.model import Message
+from surelane_encryption.keys import new_key
 from tests.databases import as_role
 from tests.processes import Service
 from tests.sql.migrations import becomes, connected
@@ -31,8 +29,8 @@ async def result(desk: Desk, identity: int) -> Any:
     """Wait for the end of an event; return its result, decrypted."""
     row = await ended(desk.connection, identity, within=60)
     assert row["outcome"] == "completed", row
-    sealing = Sealing(DataKeys(desk.connection, Keyring.read(KEYS["SURELANE_ENCRYPTION_KEYS"])), on=False)
-    return await sealing.opened(json.loads(row["result"]), Place(identity, RESULT))
+    sealing = codec_of(read_keys(KEYS["SURELANE_ENCRYPTION_KEYS"]), desk.connection, on=False)
+    return json.loads(await sealing.open(row["result"], Location(identity, RESULT)))
 
 
 def given(slack: Stand, model: ModelServer, **more: str) -> dict[str, str]:

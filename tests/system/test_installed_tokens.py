@@ -15,7 +15,6 @@ from benchmarks.rotation import rotated
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Connection, Pool
-from surelane.encryption.keys import Keyring, new_key
 from surelane.queue import Queue
 from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.posting.events import envelope, events_of
@@ -23,6 +22,7 @@ from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.model import Posted
+from surelane_encryption.keys import Keyring, new_key
 from surelane_ingest.installing import installation_of
 from surelane_operator.changes import Changes
 from surelane_service.installations import BOT, Installations, Owner

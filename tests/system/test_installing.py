@@ -13,11 +13,11 @@ import pytest
 from yarl import URL
 
 from surelane.calls import Connection
-from surelane.encryption.keys import Keyring, new_key
 from surelane_bolt.installation_store import AsyncInstallations
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_encryption.keys import Keyring, new_key
 from surelane_ingest import installing
 from surelane_ingest.installing import States
 from surelane_service.installations import Installations

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption.keys import new_key
 from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.state import state_of
 from surelane_dev.simulator.views import View
+from surelane_encryption.keys import new_key
 from surelane_worker.model.rules import LONGEST, MOST
 from surelane_worker.worker_settings import FAILURE_REPLY
 from tests.processes import until

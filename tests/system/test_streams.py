@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from surelane.calls import Connection
-from surelane.encryption.keys import new_key
 from surelane.queue import Queue
+from surelane_encryption.keys import new_key
 from surelane_operator.api import stream
 from surelane_operator.api.routes import route_of
 from surelane_operator.api.stream import StreamApi

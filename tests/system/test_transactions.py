@@ -15,14 +15,13 @@ import pytest
 from extensions.drivers.tests.system.callers import TRANSACTIONS, engine_of
 from surelane import UnsupportedConnection
 from surelane.calls import Connection
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import Keyring
-from surelane.encryption.sealing import Sealing
 from surelane.errors import OutcomeUnknown
 from surelane.events import Event
+from surelane_encryption.data_keys import DataKeys
+from surelane_encryption.keys import Keyring
+from surelane_encryption.sealing import Sealing
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
-from surelane_service.sealed_engine import SealedEngine
 from surelane_worker.errors import StepMismatchError
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.steps import Steps
@@ -184,7 +183,7 @@ async def test_the_stored_result_is_encrypted_where_events_are(
     await enqueue(observer, "here")
     opened, function = DRIVERS["psycopg"]
     async with connected(as_role(shared_database, "surelane_worker")) as own:
-        engine = SealedEngine(own, Sealing(DataKeys(own, Keyring([KEY])), on=True))
+        engine = Engine(own, Sealing(DataKeys(own, Keyring([KEY])), on=True))
         event = await attempt(engine)
         for _ in range(2):
             async with opened(team) as connection:

@@ -56,4 +56,4 @@ async def test_a_worker_that_gets_too_few_connections_says_how_many_it_needs(
     process = await forked.start("surelane_worker", env={**clean_environment(), **environment(database)})
     output, _ = await process.communicate()
     assert process.returncode == EXIT_SETTINGS
-    assert "a worker needs 12 connections, and this login gets 3 at most" in output.decode()
+    assert "a worker needs 11 connections, and this login gets 3 at most" in output.decode()

@@ -20,7 +20,7 @@ HOLDERS = """
 select l.pid from agent.worker as w join pg_locks as l on l.objid = w.session::oid
 where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.name = $1
 """
-"""The server's processes that hold a worker's session: of its listening connection, and of its second claiming one."""
+"""The server's process that holds a worker's session: of the connection over which it claims."""
 
 
 def environment(database: str, **settings: str) -> dict[str, str]:

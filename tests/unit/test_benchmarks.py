@@ -16,7 +16,7 @@ BUSY_TEAM = Load(workspaces=60, events_per_minute=10, peak=4, handler_seconds=5,
 def test_workers_follow_littles_law_history_grows_with_events_and_cores_bound_workspaces() -> None:
     found = plan(SMALL)
     assert (found.ingests, found.workers, found.shards) == (2, 2, 1)
-    assert found.connections == 2 * 11 + 2 * 12 + 19
+    assert found.connections == 2 * 11 + 2 * 11 + 19
     assert plan(BUSY_TEAM).workers == 200 // 10 + 1
     assert plan(replace(BUSY_TEAM, concurrency=50)).workers == 200 // 50 + 1
     # Shards carry half as much again as the peak.

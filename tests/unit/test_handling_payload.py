@@ -18,8 +18,8 @@ from surelane.errors import InvalidInput
 from surelane.jobs import Job, job_text
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.errors import HandlersError
-from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.registry import registered_in
+from surelane_worker.handling.shapes import InvalidPayloadError
 from tests.unit.test_handling import NO_CONTEXT
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)

@@ -13,9 +13,7 @@ PYDANTICS = {"Config"}
 """Classes inside of others that pydantic looks for by this name."""
 OPEN = (
     "Limit",
-    "Place",
     "RefusedError",
-    "Run",
     "_Calls",
     "_Responses",
 )

@@ -17,7 +17,7 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.slots import AGED, MOST_WAITING, OVERTAKING, TURN, Slots, Waiting
+from surelane_worker.running.slots import AGED, OVERTAKING, TURN, Slots, Waiting
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 CONCURRENCY = 10
@@ -130,42 +130,6 @@ async def test_a_notification_claims_nothing_of_fast_or_slow_handlers(seconds: f
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
-
-
-async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring_and_one_may_bring_all() -> None:
-    """Two of them never bring more events than there is room for."""
-    async with busy(seconds=0.0001, waiting=0) as (slots, capacity):
-        ((kinds, first),) = slots.free()
-        with slots.expecting(kinds, first, halves=True) as bytes_of_first:
-            ((kinds, second),) = slots.free()
-            with slots.expecting(kinds, second) as bytes_of_second:
-                assert slots.free() == []
-                assert bytes_of_first + bytes_of_second == slots.bytes_left
-                freed = asyncio.create_task(capacity.freed(within=30))
-                await asyncio.sleep(0)
-            assert await freed, "the end of a claim lets another one go out"
-        assert first + second <= MOST_WAITING
-        assert 0 < bytes_of_first < bytes_of_second + 2
-        assert slots.free() == [(kinds, first)]
-        left = slots.bytes_left
-        with slots.expecting(["a"], 10) as most:
-            assert most == left
-            assert slots.free() == []
-            assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
-        free = slots.free()
-        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
-            raise ZeroDivisionError
-        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
-
-
-async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
-    """A claim that found nothing would be followed by the next one at once, while other kinds have no slot."""
-    woken: list[bool] = []
-    async with busy(seconds=0.1, waiting=0, wake=lambda: woken.append(True)) as (slots, capacity):
-        capacity.left_out = True
-        with slots.expecting(["a"], 10):
-            pass
-        assert not woken
 
 
 async def test_a_task_runs_several_short_events_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

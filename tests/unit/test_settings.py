@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from surelane.encryption.keys import Keyring, new_key
 from surelane.errors import SettingsError
+from surelane_encryption.keys import Keyring, new_key
 from surelane_ingest.ingest_settings import SCOPES, IngestSettings
 from surelane_ingest.installing import States
 from surelane_migrations.errors import MigrationError

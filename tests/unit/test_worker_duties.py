@@ -11,7 +11,7 @@ import pytest
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import DEAD_FOR, Settled
 from surelane_worker import Handlers
-from surelane_worker.assembly import Pools, Worker
+from surelane_worker.assembly import Assembly, Pools
 from surelane_worker.duties import Retention, Uninstalls, beside
 from surelane_worker.handling.threads import LOST
 from surelane_worker.leasing import LONGEST_PAUSE, Capacity, Leases, Work
@@ -53,7 +53,7 @@ async def test_what_is_off_drops_none(retention: str, erasing: str, monkeypatch:
     monkeypatch.setenv("SURELANE_HISTORY_RETENTION", retention)
     monkeypatch.setenv("SURELANE_ERASE_UNINSTALLED_AFTER", erasing)
     pools = Pools(*[Mock(spec=asyncpg.Pool)] * 5)
-    worker = Worker(cast("Any", WorkerSettings)(), Handlers(), pools, sentinel.slack, Observer(Metrics()))
+    worker = Assembly(cast("Any", WorkerSettings)(), Handlers(), pools, sentinel.slack, Observer(Metrics()))
     owners = [getattr(duty, "__self__", None) for duty in worker.duties()]
     assert any(isinstance(owner, Retention) for owner in owners) == (retention != "off")
     assert any(isinstance(owner, Uninstalls) for owner in owners) == (erasing != "off")

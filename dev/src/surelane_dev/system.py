@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surelane.encryption.keys import SETTING, new_key
+from surelane.codec import SETTING
 from surelane.errors import SettingsError, SurelaneError
 from surelane_dev.accounts import prepare
 from surelane_dev.changes import watch
@@ -38,6 +38,7 @@ from surelane_dev.services import (
     where_to_look,
 )
 from surelane_dev.supervisor import Start, Supervisor
+from surelane_encryption.keys import new_key
 from surelane_migrations.errors import MigrationError
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_lock_settings

@@ -136,7 +136,7 @@ def _line(script: Script, error: asyncpg.PostgresError) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Migrated:
     """The result of a migration: the versions before and after, and the number of scripts that ran."""
 
     before: Version | None
@@ -177,7 +177,7 @@ class Migration:
     again: bool = False
     report: Report = silent
 
-    async def apply(self, dsn: str) -> Outcome:
+    async def apply(self, dsn: str) -> Migrated:
         """Migrate. Wait for a database that is not there yet, and for another runner if there is one.
 
         Raises:
@@ -207,10 +207,10 @@ class Migration:
             f"is done; if it hangs, {_end_of(holder)}."
         )
 
-    async def _attempt(self, connection: database.Connection) -> Outcome | None:
+    async def _attempt(self, connection: database.Connection) -> Migrated | None:
         """Migrate if the advisory lock is free; return ``None`` if another runner has it."""
         if await self.nothing_to_do(connection):
-            return Outcome(before=self.target, after=self.target)
+            return Migrated(before=self.target, after=self.target)
         try:
             async with connection.transaction(isolation="read_committed"):
                 free = await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY)
@@ -257,10 +257,10 @@ class Migration:
         comparison.require_unchanged()
         return before, comparison
 
-    async def _migrate(self, connection: database.Connection) -> Outcome:
+    async def _migrate(self, connection: database.Connection) -> Migrated:
         """Migrate under the advisory lock. Repeat the checks first: another runner may have finished meanwhile."""
         if await self.nothing_to_do(connection):
-            return Outcome(before=self.target, after=self.target)
+            return Migrated(before=self.target, after=self.target)
         started = time.monotonic()
         for statement in self.opening((await database.read_facts(connection)).bootstrapped):
             await connection.execute(statement)
@@ -271,7 +271,7 @@ class Migration:
             await self._execute(connection, script, statement)
         versions = before.version if before else None, self.target
         ran = len(comparison.pending), len(self.scripts.idempotent)
-        return Outcome(*versions, *ran, time.monotonic() - started)
+        return Migrated(*versions, *ran, time.monotonic() - started)
 
     def opening(self, bootstrapped: bool) -> Iterator[str]:
         """Yield the statements before the scripts."""

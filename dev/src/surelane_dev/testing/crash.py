@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from surelane.calls import Pool
+from surelane.codec import Codec
 from surelane_service.engine import Engine, Item, Settled
 from surelane_worker import Call, Context, Given
 
@@ -45,9 +46,9 @@ class Crashes:
         await self.reach("end")
         return result
 
-    def engine(self, pool: Pool) -> Engine:
+    def engine(self, pool: Pool, codec: Codec) -> Engine:
         """Return the calls of a worker that may be killed around each step."""
-        return _Engine(pool, self)
+        return _Engine(pool, codec, self)
 
     @contextmanager
     def at(self, point: str) -> Iterator[None]:
@@ -69,8 +70,8 @@ class Crashes:
 class _Engine(Engine):
     """A worker's calls, with a point before and after each step is stored, and after a handler is suspended."""
 
-    def __init__(self, pool: Pool, crashes: Crashes) -> None:
-        super().__init__(pool)
+    def __init__(self, pool: Pool, codec: Codec, crashes: Crashes) -> None:
+        super().__init__(pool, codec)
         self._crashes = crashes
 
     async def store_step(self, identity: int, claim: int, name: str, nth: int, *rest: Any) -> Settled:  # noqa: ANN401

@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from surelane.calls import Pool
+from surelane.codec import Codec
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.duties import Scheduler, beside
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
@@ -32,13 +33,13 @@ class LocalWorker:
     """A worker of this process. It runs from :meth:`start` until :meth:`kill`."""
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Handlers, engine: Callable[[Pool], Engine] = Engine
+        self, settings: WorkerSettings, handlers: Handlers, engine: Callable[[Pool, Codec], Engine] = Engine
     ) -> None:
         """``engine`` makes the calls with which attempts store their steps."""
         self.settings = settings
         self._handlers = handlers
         self._engine = engine
-        self._started: asyncio.Future[tuple[Worker, Pool]] = asyncio.get_running_loop().create_future()
+        self._started: asyncio.Future[tuple[Assembly, Pool]] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -85,7 +86,7 @@ class LocalWorker:
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
             metrics = Metrics()
-            worker = Worker(
+            worker = Assembly(
                 self.settings,
                 self._handlers,
                 pools,

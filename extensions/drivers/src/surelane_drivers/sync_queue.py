@@ -5,6 +5,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from surelane import Queue, UnsupportedConnection
+from surelane.codec import Codec
 from surelane.drivers import sync_driver
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     import sqlalchemy.orm
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.utils.connection import ConnectionProxy
-
-    from surelane.encryption import Encryption
 
     SyncDatabase: TypeAlias = (
         psycopg.Connection[Any]
@@ -59,13 +58,14 @@ class SyncQueue:
     Calls join the transaction of the caller's connection or session.
     """
 
-    def __init__(self, database: "SyncDatabase", encryption: "Encryption | None" = None) -> None:
+    def __init__(self, database: "SyncDatabase", encryption: Codec | None = None) -> None:
         """Use a connection.
 
         Args:
             database: a psycopg ``Connection``, a ``Connection`` or ``Session`` of SQLAlchemy over psycopg, or Django's
                 ``connection``.
-            encryption: encrypts what is stored. Its ``database`` is a function that returns a synchronous connection.
+            encryption: seals what is stored. The ``database`` of an ``Encryption`` is a function that returns a
+                synchronous connection.
 
         Raises:
             UnsupportedConnection: one of them is something else.

@@ -16,10 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from surelane.encryption.envelopes import SEALED
-from surelane.encryption.keys import SealedError
-from surelane.encryption.places import ANSWER, Place
-from surelane.encryption.sealing import Sealing
+from surelane.codec import ANSWER, SEALED, Codec, Location, SealedError
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError, described
 from surelane_service.intake import Intake
 from surelane_service.lifecycle import sleep_unless
@@ -85,7 +82,7 @@ class Request:
             return None
         try:
             async with asyncio.timeout_at(self.until + self._answers.patience.grace):
-                return await self._answers.opened(await self.answered, Place(self.event, ANSWER))
+                return await self._answers.opened(await self.answered, Location(self.event, ANSWER))
         except TimeoutError:
             return None
 
@@ -93,14 +90,12 @@ class Request:
 class AnswerWaits:
     """Gets answers from the database while requests wait. Use it as a context manager."""
 
-    def __init__(
-        self, listener: Listener, sealing: Sealing, *, most: int, patience: Patience = PATIENCE
-    ) -> None:
+    def __init__(self, listener: Listener, codec: Codec, *, most: int, patience: Patience = PATIENCE) -> None:
         """Nothing else uses ``listener``. At most ``most`` requests wait at once; others are answered by nothing."""
         self.channel = f"agent_request_{secrets.token_hex(8)}"
         self.patience = patience
         self._listener = listener
-        self._sealing = sealing
+        self._codec = codec
         self._most = most
         self._requests: set[Request] = set()
         self._waiting: dict[int, list[Request]] = {}
@@ -151,12 +146,12 @@ class AnswerWaits:
         if event in self._early:
             self._heard(event, self._early.pop(event))
 
-    async def opened(self, answer: str | None, place: Place) -> str | None:
+    async def opened(self, answer: str | None, at: Location) -> str | None:
         """Decrypt an answer; ``None`` where that is impossible."""
         if answer is None or SEALED not in answer:
             return answer
         try:
-            return await self._sealing.text(answer, place)
+            return await self._codec.open(answer, at)
         except (SurelaneError, SealedError) as error:
             _logger.warning("an answer cannot be decrypted", error=type(error).__name__)
             return None

@@ -28,8 +28,7 @@ from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.encryption.keys import Keyring, SealedError
-from surelane.encryption.sealing import Sealing
+from surelane.codec import Codec, SealedError, SecretKeys
 from surelane.errors import SurelaneError, described
 from surelane.slack import Payload, object_in, reporter_of
 from surelane_ingest.app import RETRY_AFTER, Answering, RequestRefused
@@ -77,7 +76,7 @@ class Person(NamedTuple):
 class States:
     """The states of installs: issued without a trace, valid for ten minutes."""
 
-    def __init__(self, keys: Keyring) -> None:
+    def __init__(self, keys: SecretKeys) -> None:
         self._keys = keys
 
     def issue(self, person: Person | None = None) -> str:
@@ -108,9 +107,9 @@ class Installer:
     def __init__(
         self,
         settings: IngestSettings,
-        keys: Keyring,
+        keys: SecretKeys,
         installations: Installations,
-        sealing: Sealing,
+        codec: Codec,
         session: aiohttp.ClientSession,
         drain: asyncio.Event,
         metrics: IngestMetrics,
@@ -136,7 +135,7 @@ class Installer:
         # A simulator's page takes the id of a workspace as a fragment.
         client = SLACK_CLIENT if is_slack(authorize) else f"{urljoin(authorize, '/')}#"
         self._pages = Pages(settings.install_pages, client)
-        self._stored, self._sealing = installations, sealing
+        self._stored, self._codec = installations, codec
         self._within = settings.database_budget.total_seconds()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._drain = drain
@@ -228,8 +227,7 @@ class Installer:
             async with asyncio.timeout(self._within):
                 if stored.user_token:
                     await self._stored.wake_connected(stored.user_id)
-                if self._sealing.on:
-                    await self._sealing.key_for(stored.team_id or "")
+                await self._codec.ready(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
         """Delete the tokens that Slack says are gone. Those of a later install stay. ``RequestRefused``: try again."""

@@ -6,8 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from surelane.encryption.keys import SealedError
-from surelane.encryption.sealing import Sealing
+from surelane.codec import Codec, SealedError
 from surelane.errors import SurelaneError, described
 from surelane.slack import key_of
 from surelane_ingest import envelope
@@ -43,7 +42,7 @@ class Taker:
     answers: AnswerWaits
     tracer: Tracer | None
     installer: Installer | None
-    sealing: Sealing
+    codec: Codec
     notes: Notes
     loops: Loops
     _untaken: set[str] = field(init=False, default_factory=set)
@@ -147,9 +146,9 @@ class Taker:
 
     async def _insert(self, retry: str | None, event: envelope.Take, waiting: Request | None) -> Answer:
         body, key = event.body, event.key
-        if self.sealing.on:
+        if self.codec.on:
             try:
-                body, key = await self.sealing.event(body, key, event.payload)
+                body, key = await self.codec.seal_event(body, key, event.payload)
             except (SurelaneError, SealedError) as error:
                 self._log.error("an event cannot be encrypted", kind=event.kind, **described(error))
                 return NotStored.NO_KEY

@@ -15,10 +15,7 @@ from aiohttp import web
 from pydantic import SecretBytes
 
 from surelane import errors
-from surelane.encryption.envelopes import VALUE
-from surelane.encryption.keys import SealedError
-from surelane.encryption.places import RESULT, Place
-from surelane.encryption.sealing import Sealing
+from surelane.codec import RESULT, Codec, Location, SealedError
 from surelane_ingest.app import JSON, RequestRefused
 from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
@@ -73,7 +70,7 @@ class TriggerUrl:
     call: Turns
     metrics: IngestMetrics
     tracer: Tracer | None
-    sealing: Sealing
+    codec: Codec
     refused: Callable[[web.Request, RequestRefused], None]
     path: str = "/v1/triggers/{name}"
     media_types: Collection[str] = (JSON,)
@@ -88,7 +85,7 @@ class TriggerUrl:
         """Store the webhook; answer its event's id, and whether it was stored before."""
         (name,) = senders
         webhook_id, payload = request.headers[ID], _json(body)
-        text = await _encrypted(self.sealing, payload)
+        text = await _sealed(self.codec, payload)
         span, traceparent = send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND)
         with nullcontext() if span is None else within(span):
             inserted = await self.call(
@@ -111,7 +108,7 @@ class AnswerUrl:
 
     secrets: Secrets
     call: Turns
-    sealing: Sealing
+    codec: Codec
     refused: Callable[[web.Request, RequestRefused], None]
     path: str = "/v1/dispatch/{id}"
     media_types: Collection[str] = (JSON,)
@@ -129,7 +126,7 @@ class AnswerUrl:
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
             raise unknown
         identity = int(text)
-        result = await _encrypted(self.sealing, _json(body), Place(identity, RESULT))
+        result = await _sealed(self.codec, _json(body), Location(identity, RESULT))
         match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result), result):
             case "done":
                 return web.json_response({"id": identity})
@@ -145,12 +142,14 @@ def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[
     return [name for name in names if verified(request.headers, body, keys_of(known, name)) is not None]
 
 
-async def _encrypted(sealing: Sealing, given: Json, place: Place | None = None) -> str:
+async def _sealed(codec: Codec, given: Json, at: Location | None = None) -> str:
     """Return JSON as it is stored. ``RequestRefused`` (503): its data key cannot be used."""
-    if not sealing.on:
+    if not codec.on:
         return given.text
     try:
-        return json.dumps(await sealing.payload(given.value, "", VALUE, place))
+        if at is not None:
+            return await codec.seal(given.text, at)
+        return json.dumps(await codec.seal_payload(given.value, part=True))
     except (errors.SurelaneError, SealedError) as error:
         _logger.warning(NotStored.NO_KEY.value, **errors.described(error))
         raise RequestRefused(503, NotStored.NO_KEY.value) from None

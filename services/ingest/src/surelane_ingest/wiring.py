@@ -12,8 +12,7 @@ from aiohttp import web
 
 from surelane import __version__
 from surelane.calls import Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.sealing import Sealing
+from surelane.codec import Codec, codec_of
 from surelane_ingest.answers import PATIENCE, AnswerWaits, Patience
 from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
@@ -114,13 +113,11 @@ async def running(
         Writer(connections, buffer=settings.buffer) as writer,
         _pool(settings, 1) as looks,
         Notes(looks, settings.database_budget, busy=lambda: writer.waiting >= MAX_BATCH) as notes,
+        nullcontext(codec_of(settings.encryption_keys, looks, on=settings.encrypt_events)) as codec,
+        AnswerWaits(listener, codec, most=max(settings.connections // 2, 1), patience=patience) as answers,
+        _installer(settings, drain, writer, codec) as installer,
         nullcontext(
-            Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
-        ) as sealing,
-        AnswerWaits(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
-        _installer(settings, drain, writer, sealing) as installer,
-        nullcontext(
-            Taker(writer, answers, tracer, installer, sealing, notes, Loops(settings.loop_limit))
+            Taker(writer, answers, tracer, installer, codec, notes, Loops(settings.loop_limit))
         ) as taker,
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
         nullcontext()
@@ -140,7 +137,7 @@ def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Po
 
 @asynccontextmanager
 async def _installer(
-    settings: IngestSettings, drain: asyncio.Event, writer: Writer, sealing: Sealing
+    settings: IngestSettings, drain: asyncio.Event, writer: Writer, codec: Codec
 ) -> AsyncIterator[Installer | None]:
     """Yield what installs the app by OAuth, with connections of its own; ``None`` where installs are off."""
     keys = settings.encryption_keys
@@ -149,7 +146,7 @@ async def _installer(
         return
     async with _pool(settings, 2) as pool, aiohttp.ClientSession(timeout=SLACK_WITHIN) as session:
         installations = Installations(pool, keys)
-        yield Installer(settings, keys, installations, sealing, session, drain, writer.metrics)
+        yield Installer(settings, keys, installations, codec, session, drain, writer.metrics)
 
 
 @asynccontextmanager
@@ -190,13 +187,13 @@ async def _serving_public(
     drain: asyncio.Event,
 ) -> AsyncIterator[int]:
     signed, metrics, noted = settings.signing_secrets, taker.writer.metrics, taker.notes.refused
-    tracer, sealing, installer = taker.tracer, taker.sealing, taker.installer
+    tracer, codec, installer = taker.tracer, taker.codec, taker.installer
     refusals, limit, call = Refusals(), ConnectionLimit(settings.connections), Turns(connections)
     app = App(
         [
             *(slack_urls(Signatures(signed), subscriptions, taker) if signed else ()),
-            TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing, noted),
-            AnswerUrl(settings.dispatch_secrets, call, sealing, noted),
+            TriggerUrl(settings.trigger_secrets, call, metrics, tracer, codec, noted),
+            AnswerUrl(settings.dispatch_secrets, call, codec, noted),
         ],
         bodies=bodies,
         metrics=metrics,

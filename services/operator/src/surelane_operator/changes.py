@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from surelane.calls import Calls
-from surelane.encryption.envelopes import SEALED, has_sealed, is_sealed, workspace_of_sealed
-from surelane.encryption.keys import SealedError
-from surelane.encryption.places import signal_place
+from surelane.codec import SEALED, SealedError, at_signal, is_sealed
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
 from surelane.json_text import json_text, read_json
@@ -183,14 +181,11 @@ class Changes(Reads):
             "select payload from agent.job where id = $1 order by finished_at desc nulls first limit 1",
             identity,
         )
-        stored = None if known is None else read_json(known)
-        if not (has_sealed(stored) or self.sealing.on):
-            return json_text(payload)
         try:
-            opened = await self.sealing.opened(stored)
+            opened = None if known is None else read_json(await self.codec.open(known))
             if isinstance(opened, dict) and not isinstance(payload, dict):
                 raise InvalidInput("the payload of this event is a JSON object")
-            return json_text(await self.sealing.payload(payload, workspace_of_sealed(stored)))
+            return json_text(await self.codec.seal_payload(payload, like=known))
         except SealedError as error:
             raise InvalidInput(f"the event's payload cannot be replaced: {error}") from None
 
@@ -264,14 +259,11 @@ class Changes(Reads):
 
     async def _cron_payload(self, name: str, payload: Mapping[str, Any]) -> str:
         """Return a schedule's payload as it is stored: encrypted if that is on, or if the one in its place is."""
-        text = json_text(payload)
         if is_sealed(payload):
             raise InvalidInput(f"a payload has no field {SEALED}: it was read where it cannot be decrypted")
         stored = await self.calls.fetchval("select payload from agent.read_cron() where name = $1", name)
-        if not (self.sealing.on or (stored is not None and is_sealed(read_json(stored)))):
-            return text
         try:
-            return json_text(await self.sealing.payload(payload, ""))
+            return json_text(await self.codec.seal_payload(payload, like=stored))
         except SealedError as error:
             raise InvalidInput(f"the schedule's payload cannot be encrypted: {error}") from None
 
@@ -317,8 +309,7 @@ class Changes(Reads):
     async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
         text = json_text(value)
-        if self.sealing.on:
-            text = await self.sealing.value(text, None, signal_place(identity, name))
+        text = await self.codec.seal(text, at_signal(identity, name))
         async with self.audit.keeping("signal", f"event {identity}", {"name": name}) as kept:
             answer: str | None = await kept.calls.call("signal_event", identity, name, text)
             kept.result = {"answer": answer or "unknown"}

@@ -12,8 +12,7 @@ from pydantic import SecretStr
 
 from surelane import __version__
 from surelane.calls import Calls, Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.sealing import Sealing
+from surelane.codec import codec_of
 from surelane.errors import SettingsError
 from surelane_operator.api.api import OFF, OperatorApi, switched_off
 from surelane_operator.changes import Changes
@@ -108,7 +107,7 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
     if not _serves(settings):
         yield [route for path in OFF for route in switched_off(path)], [], [], []
         return
-    changes = Changes(pool, Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events))
+    changes = Changes(pool, codec_of(settings.encryption_keys, pool, on=settings.encrypt_events))
     examinations = Examinations(settings.database_url.get_secret_value())
     api = OperatorApi(changes, examinations)
     links, shards = (

@@ -6,23 +6,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from surelane.calls import Connection, Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.sealing import Sealing
+from surelane.codec import PLAIN, Codec
 from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
-from surelane_service.sealed_engine import OpeningEngine, SealedEngine
 from surelane_service.watch import Watch
-from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
-from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
-from surelane_worker.duties import Duty, Retention, Scheduler, Sweeper, Uninstalls
-from surelane_worker.handling.answers import Answers
+from surelane_worker.claiming.claimer import Claimer, Cursors, Side, Wakeup
+from surelane_worker.claiming.position import Poller, Position
+from surelane_worker.duties import CrowdSplitter, Duty, Retention, Scheduler, Sweeper, Uninstalls
+from surelane_worker.handling.answers import AnswerSender
 from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import Backoff
@@ -32,10 +28,9 @@ from surelane_worker.handling.steps import RETRIES
 from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer, unsampled
-from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.running.watchdog import Watchdog
+from surelane_worker.running.watching import Cancels, Watchdog
 from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
@@ -47,11 +42,9 @@ STATEMENT_TIMEOUT = timedelta(seconds=30)
 CLAIM_TIMEOUT = timedelta(seconds=5)
 """Bounds claims, polls, connecting for them, and first settles: a connection that does not answer in time is cut."""
 
-CONNECTIONS = 12
-"""A worker's: those of its pools, and two that claim."""
+CONNECTIONS = 11
+"""A worker's: those of its pools, and the one that claims."""
 
-FLUSH = 10.0
-"""Seconds that a drain waits for the database to take the last outcomes."""
 
 _log = get_logger("surelane_worker")
 
@@ -74,7 +67,7 @@ class Pools:
 
 
 @dataclass(eq=False)
-class Worker:
+class Assembly:
     """A worker, put together. Nothing runs yet."""
 
     settings: WorkerSettings
@@ -83,51 +76,104 @@ class Worker:
     slack: SlackClients
     observer: Observer
     step_retries: Backoff = RETRIES
-    engine: Callable[[Pool], Engine] | None = None
+    engine: Callable[[Pool, Codec], Engine] = Engine
     """Makes the calls with which attempts store their steps, notes and outcomes."""
     refresher: Refresher | None = None
     """Finds the tokens of installs; ``None``: there is one token for all events."""
-    sealing: Sealing | None = None
-    """``None``: there are no keys, and nothing is decrypted."""
+    codec: Codec = PLAIN
 
     def __post_init__(self) -> None:
-        settings, pools, metrics = self.settings, self.pools, self.observer.metrics
-        listens, self.kinds = settings.notifications, sorted(registered_in(self.registered).by_kind())
-        self._sealing = self.sealing or Sealing(DataKeys(pools.looks, None), on=False)
-        sealed = partial(SealedEngine if self._sealing.on else OpeningEngine, sealing=self._sealing)
-        self._looks, self._sweeps = sealed(pools.looks), Engine(pools.sweeps)
-        self._renewals, self._settles = Engine(pools.leases), (self.engine or sealed)(pools.settles)
-        self._handlers = registered_in(self.registered).by_kind()
-        self._introduction = _introduction(settings, self._handlers)
-        # Claims of both sides move the same cursors, and ask for the same looks ahead.
-        self._cursors, self._curious = Cursors(), asyncio.Event()
-        wakeup = Wakeup(self._curious)
-        capacity = Capacity(wakeup.wake)
-        self.leases = Leases(self._renewals, settings.lease, metrics, capacity)
-        self._settler = Settler(self._settles, self.leases, self.observer)
-        self._sides = self._both_sides(wakeup, capacity)
-        hooks = {"on_lost": self._lost, "on_open": self._begin_anew, "introduce": self._introduce}
-        self._listener = self._connecting(**hooks, notifications=listens)
-        lease, sides = settings.lease.total_seconds(), self._sides
-        self.position = Position(sides, lease, listens, self._listener, self.kinds)
-        known = self.leases.known
-        self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
-        # Behind a pooler no connection can join a session.
-        self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
-        self.announcer = Announcer(self._introduction, self._listener, self._renewals, self._session.opened)
-        self._splitter = CrowdSplitter(self._sweeps, settings.lease)
-        outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
-        shared = self.position, self._splitter, self.observer, outage, self._sealing
-        beside = [self._second, None]  # for the ordinary events alone
-        self.claimers = [
-            Claimer(settings, self._listener, side, second, self._cursors, *shared)
-            for side, second in zip(sides, beside, strict=False)
-        ]
-        """One per side."""
-        self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
+        registered, notifications = registered_in(self.registered), self.settings.notifications
+        self._handlers = registered.by_kind()
+        self.kinds = sorted(self._handlers)
+        self._call_the_database()
+        self._hold_claims()
+        self._sides = self._both_sides()
+        self._keep_a_session(notifications=notifications)
+        self._claim_events()
+        self.scheduler = Scheduler(
+            engine=self._looks, declared=registered.schedules(), metrics=self.observer.metrics
+        )
         self._poller = self._polling()
         self.watch = Watch(self._poller.figures)
-        self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
+        self._cancels = Cancels(
+            engine=self._settles,
+            listener=self._listener,
+            leases=self.leases,
+            settler=self._settler,
+            notifications=notifications,
+        )
+
+    def _call_the_database(self) -> None:
+        pools = self.pools
+        self._looks, self._sweeps = Engine(pools.looks, self.codec), Engine(pools.sweeps)
+        self._renewals, self._settles = Engine(pools.leases), self.engine(pools.settles, self.codec)
+
+    def _hold_claims(self) -> None:
+        """Make what holds claims until they are settled. As they are, the first side may claim more."""
+        self._curious = asyncio.Event()  # both sides ask for the same looks ahead
+        self._first_wakeup = Wakeup(self._curious)
+        self._first_capacity = Capacity(self._first_wakeup.wake)
+        self.leases = Leases(
+            engine=self._renewals,
+            lease=self.settings.lease,
+            metrics=self.observer.metrics,
+            capacity=self._first_capacity,
+        )
+        self._settler = Settler(engine=self._settles, leases=self.leases, observer=self.observer)
+
+    def _keep_a_session(self, *, notifications: bool) -> None:
+        """Make what holds the connection that claims, with what it proves and what the worker says of itself."""
+        self._introduction = _introduction(self.settings, self._handlers)
+        self._listener = Listener(
+            self.settings.database_url.get_secret_value(),
+            service=SERVICE,
+            within=CLAIM_TIMEOUT,
+            on_lost=self._lost,
+            on_open=self._begin_anew,
+            introduce=self._introduce,
+            notifications=notifications,
+        )
+        self._session = Session(
+            worker=self._introduction,
+            listener=self._listener,
+            engine=self._renewals,
+            known=self.leases.known,
+            locks=notifications,
+        )
+        self.announcer = Announcer(
+            worker=self._introduction,
+            listener=self._listener,
+            engine=self._renewals,
+            opened=self._session.opened,
+        )
+        self.position = Position(
+            sides=self._sides,
+            lease=self.settings.lease.total_seconds(),
+            notifications=notifications,
+            listener=self._listener,
+            kinds=self.kinds,
+        )
+
+    def _claim_events(self) -> None:
+        self._cursors = Cursors()  # claims of both sides move the same ones
+        self._splitter = CrowdSplitter(engine=self._sweeps, lease=self.settings.lease)
+        outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
+        self.claimers = [
+            Claimer(
+                settings=self.settings,
+                listener=self._listener,
+                side=side,
+                cursors=self._cursors,
+                on_claimed=self.position.claimed,
+                on_crowd=self._splitter.claimed,
+                observer=self.observer,
+                outage=outage,
+                codec=self.codec,
+            )
+            for side in self._sides
+        ]
+        """One per side."""
 
     def duties(self) -> list[Duty]:
         """Return the duties that run beside the claimers, until the worker has drained."""
@@ -149,15 +195,11 @@ class Worker:
         return [work for side in self._sides for work in side.slots.running()]
 
     def cut(self) -> None:
-        """Cut the connections that claim at once, as the end of the process does."""
+        """Cut the connection that claims at once, as the end of the process does."""
         self._listener.terminate()
-        if self._second is not None:
-            self._second.connection.terminate()
 
     async def hang_up(self) -> None:
-        """End the connections that claim, and the session with them."""
-        if self._second is not None:
-            await self._second.connection.close()
+        """End the connection that claims, and the session with it."""
         await self._listener.close()
 
     async def claim(self, stop: asyncio.Event) -> None:
@@ -174,7 +216,7 @@ class Worker:
         _log.info("draining", held=len(self.leases.held))
         await asyncio.gather(*(side.slots.drain(within) for side in self._sides))
         try:
-            async with asyncio.timeout(FLUSH):
+            async with asyncio.timeout(10.0):  # for the database to take the last outcomes
                 await self._settler.flushed()
         except TimeoutError:
             told = "stopped with unsettled events; another worker ends their claims"
@@ -182,28 +224,40 @@ class Worker:
 
     def _upkeep(self) -> list[Duty]:
         """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
-        settings, position, sweeps, name = self.settings, self.position, self._sweeps, self.settings.name
-        claiming_for, metrics = self.claimers[0].claiming_for, self.observer.metrics
-        sweeper = Sweeper(sweeps, position.stands_by, settings, self.kinds, metrics, claiming_for)
+        settings, position, sweeps = self.settings, self.position, self._sweeps
+        sweeper = Sweeper(
+            engine=sweeps,
+            leads=position.stands_by,
+            settings=settings,
+            kinds=self.kinds,
+            metrics=self.observer.metrics,
+            claiming_for=self.claimers[0].claiming_for,
+        )
         duties: list[Duty] = [sweeper.run, self._session.release_late]
         if (kept := settings.history_retention) is not None:
-            duties.append(Retention(sweeps, position.leads, kept).run)
+            duties.append(Retention(engine=sweeps, leads=position.leads, older_than=kept).run)
         if (grace := settings.erase_uninstalled_after) is not None:
-            duties.append(Uninstalls(sweeps, position.leads, grace, name).run)
+            uninstalls = Uninstalls(engine=sweeps, leads=position.leads, grace=grace, name=settings.name)
+            duties.append(uninstalls.run)
         if self.refresher is not None:
             duties.append(self.refresher.run)
         if settings.notifications:
-            wake, within = self._sides[0].wakeup.wake, settings.session_grace
             watcher = SessionWatcher(
-                self._looks, name, within, wake, watches=position.stands_by, news=position.news
+                engine=self._looks,
+                name=settings.name,
+                grace=settings.session_grace,
+                wake=self._sides[0].wakeup.wake,
+                watches=position.stands_by,
+                news=position.news,
             )
             duties += [self._session.keep, watcher.run]
         return duties
 
-    def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
-        """Return the sides. The first one gets the parts that the leases wake as events are settled."""
-        answers = Answers(self._settles, self.settings.lease)
+    def _both_sides(self) -> list[Side]:
+        """Return the sides: first that of the ordinary events, unless all handlers are interactive."""
+        answers = AnswerSender(self._settles, self.settings.lease)
         runner = Runner(self._services(answers), self._handlers, self._settler, self.observer)
+        wakeup, capacity = self._first_wakeup, self._first_capacity
         sides: list[Side] = []
         for interactive in (False, True):
             handlers = {
@@ -215,38 +269,39 @@ class Worker:
                 wakeup = Wakeup(self._curious)
                 capacity = Capacity(wakeup.wake)
             with nullcontext() if self.observer.tracing is None else unsampled():  # for all its handlers
-                slots = Slots(self.settings, handlers, runner, self.leases, capacity, answers)
+                slots = Slots(
+                    settings=self.settings,
+                    handlers=handlers,
+                    runner=runner,
+                    leases=self.leases,
+                    capacity=capacity,
+                    answers=answers,
+                )
             sides.append(Side(wakeup, slots))
         return sides
 
-    def _services(self, answers: Answers) -> Services:
+    def _services(self, answers: AnswerSender) -> Services:
+        """Return what handlers use."""
         limit_key = partial(_limit_key, self._handlers)
         return Services(
-            Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self._sealing),
-            self._settles,
-            self.leases.hold,
-            self.settings,
-            self.slack,
-            answers,
-            get_logger("surelane_worker.handling.handler"),
-            asyncio.get_running_loop(),
-            self.step_retries,
-            None if self.refresher is None else BotTokens(self.refresher, self.slack.with_token),
-            self.refresher,
-            self._sealing,
-            self.observer.metrics,
-            FileRoom(self.settings.file_memory),
+            queue=Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self.codec),
+            engine=self._settles,
+            check_claim=self.leases.hold,
+            settings=self.settings,
+            slack=self.slack,
+            answers=answers,
+            log=get_logger("surelane_worker.handling.handler"),
+            loop=asyncio.get_running_loop(),
+            step_retries=self.step_retries,
+            tokens=None if self.refresher is None else BotTokens(self.refresher, self.slack.with_token),
+            installs=self.refresher,
+            codec=self.codec,
+            metrics=self.observer.metrics,
+            file_room=FileRoom(self.settings.file_memory),
         )
 
-    def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener
-        """Return a connection that claims."""
-        url = self.settings.database_url.get_secret_value()
-        return Listener(url, service=SERVICE, within=CLAIM_TIMEOUT, **given)
-
     async def _introduce(self, connection: Connection) -> None:
-        """Open the session on a new connection once the last one claims nothing. Declare what bounds claims."""
-        if self._second is not None:
-            await self._second.leave()
+        """Open the session on a new connection. Declare what bounds its claims."""
         await self._session.open(connection)
         await self._introduction.bound(Engine(connection))
 
@@ -265,12 +320,12 @@ class Worker:
 
     def _polling(self) -> Poller:
         return Poller(
-            self._looks,
-            self.kinds,
-            self._cursors,
-            self._sides,
-            self.position,
-            self.announcer,
+            engine=self._looks,
+            kinds=self.kinds,
+            cursors=self._cursors,
+            sides=self._sides,
+            position=self.position,
+            announcer=self.announcer,
             interval=self.settings.poll_interval,
             max_attempts=self.settings.max_attempts,
             on_cron=self.scheduler.due_in,
@@ -287,13 +342,15 @@ class Worker:
 def _introduction(settings: WorkerSettings, handlers: Mapping[str, Handler]) -> Introduction:
     waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
     return Introduction(
-        settings.name,
-        sorted(handlers),
-        [kind for kind, handler in waited.items() if handler.ordered] if waited else None,
-        (settings.concurrency, settings.interactive_concurrency),
-        settings.max_attempts,
-        {kind: most for kind, handler in handlers.items() if (most := handler.max_attempts) is not None},
-        {
+        name=settings.name,
+        kinds=sorted(handlers),
+        ordered=[kind for kind, handler in waited.items() if handler.ordered] if waited else None,
+        slots=(settings.concurrency, settings.interactive_concurrency),
+        max_attempts=settings.max_attempts,
+        attempts={
+            kind: most for kind, handler in handlers.items() if (most := handler.max_attempts) is not None
+        },
+        limits={
             kind: handler.limit.declared(grouped=handler.grouped)
             for kind, handler in handlers.items()
             if handler.limit is not None

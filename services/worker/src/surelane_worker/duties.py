@@ -1,4 +1,4 @@
-"""The duties of a worker besides running handlers: fire schedules, sweep, and drop for good."""
+"""The duties of a worker besides running handlers: fire schedules, sweep, part crowds, drop for good."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from surelane.encryption.keys import SealedError
+from surelane.codec import SealedError
 from surelane.errors import (
     Conflict,
     DatabaseRefused,
@@ -17,37 +17,30 @@ from surelane.errors import (
     refuses_call,
     told,
 )
+from surelane.events import Event
 from surelane_service.cron import Cron, DueCron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_worker.handling.handler import Schedule
+from surelane_worker.handling.handler import DeclaredSchedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.worker_settings import WorkerSettings
 
 RETRY = timedelta(seconds=1)
-BATCH = 1000
-"""Events per statement of a sweep, at most."""
-FALLBACK = 20
-"""Passes of the responder or the deputy for each one of another worker, which is needed only if they hang."""
 
 FIRST = timedelta(minutes=2)
 """The pause before a worker first drops anything: a worker that fails at its start changes nothing."""
 HOURLY = timedelta(hours=1)
-BLOCKED = timedelta(minutes=5)
-"""The pause after a pass that another transaction or an outage stopped."""
 BREATH = 0.05
 """Seconds between steps, which leave the connection to sweeps and rescues."""
-WAIT = 1.0
-"""Seconds between looks at events that have not ended yet."""
 PATIENCE = 300
-"""Most such looks of one pass."""
+"""Most looks of one pass, a second apart, at events that have not ended yet."""
 
-RESTART = 1.0
-"""Seconds until a crashed duty starts again. They double each time, up to a minute."""
-LONGEST_RESTART = 60.0
+LONG = timedelta(seconds=2)
+"""The wait of an event from which on its kind is looked at. The database uses the same number."""
+
 
 Duty = Callable[[], Coroutine[Any, Any, None]]
 
@@ -62,7 +55,7 @@ class Scheduler:
     """
 
     engine: Engine
-    declared: Sequence[Schedule]
+    declared: Sequence[DeclaredSchedule]
     metrics: Metrics
     retry: timedelta = RETRY
     """The pause after a failure, and at least between two looks at the schedules."""
@@ -98,7 +91,7 @@ class Scheduler:
             return await self._fire_due() and not self._declared
         return False
 
-    async def _declare(self, declared: Schedule) -> bool:
+    async def _declare(self, declared: DeclaredSchedule) -> bool:
         """Store a declared schedule. Return whether that is done with: one that is refused fires nothing."""
         given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
         try:
@@ -176,7 +169,7 @@ class Upkeep(ABC):
         while True:
             await asyncio.sleep(jittered(pause))
             pause, left_out = every, left_out + 1
-            if left_out < FALLBACK and not self.leads():
+            if left_out < 20 and not self.leads():
                 continue
             left_out, blocked = 0, True
             with excused(log, f"{self.what} failed", self._outage):
@@ -185,7 +178,7 @@ class Upkeep(ABC):
                 except Conflict:
                     log.info("another transaction holds a lock; it is tried again", duty=self.what)
             if blocked:
-                pause = min(every, BLOCKED)
+                pause = min(every, timedelta(minutes=5))  # by another transaction or an outage
 
 
 @dataclass(eq=False)
@@ -226,7 +219,11 @@ class Sweeper(Upkeep):
         swept, mend = 1, True
         while swept:
             swept = await self.engine.sweep_events(
-                max_vt_age=age, kinds=kinds, by_age=by_age, limit=BATCH, mend=mend
+                max_vt_age=age,
+                kinds=kinds,
+                by_age=by_age,
+                limit=1000,
+                mend=mend,
             )
             mend = False
             if swept:
@@ -287,12 +284,56 @@ class Uninstalls(Upkeep):
             if waits > PATIENCE:
                 log.warning("events of an owner that removed the app do not end", owner=step.owner)
                 return True
-            await asyncio.sleep(WAIT if step.waiting else BREATH)
+            await asyncio.sleep(1.0 if step.waiting else BREATH)
         return False
 
 
+@dataclass(eq=False)
+class CrowdSplitter:
+    """Give a workspace with a large backlog of a kind lanes of its own, so that it does not hold up the others.
+
+    Claims report events that have waited long. The database then finds their workspaces and moves them
+    (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
+    ``lease``, for which claims stand, tells when an event was claimed.
+    """
+
+    engine: Engine
+    lease: timedelta
+
+    def __post_init__(self) -> None:
+        self._kinds: set[str] = set()
+        self._reason = asyncio.Event()
+
+    def claimed(self, events: Sequence[Event]) -> None:
+        """Note a claim. If its first event has waited long, look at its kind soon."""
+        first = events[0]
+        if first.prior_vt is not None and first.vt - first.prior_vt > self.lease + LONG:
+            self._kinds.add(first.kind)
+            self._reason.set()
+
+    async def run(self) -> None:
+        """Look at kinds until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._reason.wait()
+            self._reason.clear()
+            kinds, self._kinds = self._kinds, set()
+            began, pause = loop.time(), 1.0  # between two looks while no events are being moved
+            for kind in kinds:
+                again = None
+                with excused(log, "could not separate workspaces' backlogs", kind=kind):
+                    # If it fails, the next claim of an old event brings the kind.
+                    again = await self.engine.share_kind(kind)
+                if again is not None:
+                    self._kinds.add(kind)
+                    self._reason.set()
+                    pause = min(pause, again.total_seconds())
+            # While events are being moved, steps take at most a quarter of the time.
+            await asyncio.sleep(max(pause, 3 * (loop.time() - began)))
+
+
 @asynccontextmanager
-async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
+async def beside(*duties: Duty, restart: float = 1.0) -> AsyncIterator[None]:
     """Run duties for the length of the block. One that crashes starts again, after ``restart`` seconds at first."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_kept(duty, restart)) for duty in duties]
@@ -310,4 +351,4 @@ async def _kept(duty: Duty, pause: float) -> None:
         except Exception:
             log.exception("duty crashed; it starts again", duty=duty.__qualname__, again_in=pause)
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_RESTART)
+        pause = min(pause * 2, 60.0)

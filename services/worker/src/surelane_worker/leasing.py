@@ -30,7 +30,6 @@ from surelane_worker.observing.readiness import Outage
 
 Item = TypeVar("Item")
 
-FEW = 32
 GIVEN_UP = ("55P03", "57014")
 """SQLSTATEs of a server that gave up on a statement: lock_not_available and query_canceled."""
 
@@ -50,7 +49,7 @@ def parts_of(batch: Sequence[Item], size: int | None = None) -> list[Sequence[It
 
     A slow batch is sent in parts: then one event that cannot be reached delays no other.
     """
-    size = size or (isqrt(len(batch)) if len(batch) > FEW else 1)
+    size = size or (isqrt(len(batch)) if len(batch) > 32 else 1)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
 
 
@@ -68,10 +67,6 @@ class Capacity:
         self._freed.set()
         if self.left_out and self._wake is not None:
             self._wake()
-
-    def claim_ended(self) -> None:
-        """Free the slots reserved for a claim. It does not wake a sleeping claimer: there is nothing to claim."""
-        self._freed.set()
 
     async def freed(self, within: float) -> bool:
         """Wait until there may be capacity, at most ``within`` seconds. Return whether there may be."""
@@ -195,11 +190,8 @@ OVERDUE, ASKING = 1.2, 1.0
 """Pauses after which a heartbeat is overdue, and seconds that its answer may take."""
 LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
-BATCH = 500
 LIMIT = 5.0
 """Seconds that a heartbeat may take. Then it is cancelled and sent in parts."""
-WATCH = 0.5
-"""Seconds between two looks for leases that have run out."""
 
 log = get_logger("surelane_worker.leasing")
 
@@ -268,7 +260,7 @@ class Leases:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(WATCH)
+            await asyncio.sleep(0.5)
             self.stop_lapsed()
 
     async def _extend_all(self) -> bool:
@@ -280,7 +272,7 @@ class Leases:
             for claim in self.held
             if not claim.cancelled and (claim.outcome is None or claim.lease_ends < soon)
         ]
-        batches = parts_of(claims, BATCH)
+        batches = parts_of(claims, 500)
         answered = True
         while batches:
             batch = batches.pop(0)

@@ -1,9 +1,8 @@
 """Sessions: how workers notice within seconds that another one died, and end its claims.
 
-A worker's session is a lock on its listening connection, and on its second claiming connection while there is one
-(:mod:`surelane_worker.claiming.claimer`). PostgreSQL drops the lock as the process dies. The workers in the first two
-positions of their kinds look for lost ones, on behalf of the whole fleet. Heartbeats show that a worker is alive where
-no connection can hold a session.
+A worker's session is a lock on the connection over which it claims. PostgreSQL drops the lock as the process dies. The
+workers in the first two positions of their kinds look for lost ones, on behalf of the whole fleet. Heartbeats show that
+a worker is alive where no connection can hold a session.
 """
 
 import asyncio
@@ -41,8 +40,6 @@ MANY = 3.0
 JITTER = 0.1
 AGAIN = timedelta(minutes=5)
 """The pause between announcements. Another transaction's lock may have kept a maximum out: the next one stores it."""
-COMPARED_WITHIN = 1.0
-"""Seconds that the first announcement waits until the clocks are compared."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""
 HEARTBEAT_PAUSE = 15.0
@@ -115,7 +112,6 @@ class Session:
         """Whether claims of a process that died were locked as this one started."""
         self._before: datetime | None = None
         self._reopened = asyncio.Event()
-        self._key: int | None = None
         self._unsettled = asyncio.Event()
 
     async def open(self, connection: Connection) -> None:
@@ -125,7 +121,7 @@ class Session:
         # Not again, though the worker's row was locked: now claims of this process may stand under its name.
         self._starts, locked = False, 0
         if opened and self.locks:
-            self._key, locked = await engine.opened_session()
+            locked = await engine.locked_claims()
         if opened and await engine.introduce_worker(
             worker.name, __version__, worker.kinds, worker.ordered, worker.slots
         ):
@@ -154,17 +150,11 @@ class Session:
                 with suppress(DatabaseUnavailable, DatabaseRefused):
                     await self._release_unknown(self.engine, self._before)
 
-    async def join(self, connection: Connection) -> None:
-        """Hold the session on another connection, too: it is gone when both have ended."""
-        if self._key is None or not await Engine(connection).join_session(self._key):
-            raise DatabaseUnavailable("the worker's session has ended")
-
     def opened(self) -> bool:
         """Return whether this process has ever had a session."""
         return self._opened
 
     def lost(self) -> None:
-        self._key = None
         self._unsettled.set()
 
     async def keep(self) -> None:
@@ -316,7 +306,7 @@ class Announcer:
     async def _announce(self) -> bool:
         """Announce once. Return whether the database took it, or whether trying again at once is of no use."""
         try:
-            await sleep_unless(self._compared, COMPARED_WITHIN)
+            await sleep_unless(self._compared, 1.0)  # until the clocks are compared
             async with self.listener.connection() as connection:
                 await self.worker.announce(Engine(connection), self.clock_offset)
                 if not self._announced:

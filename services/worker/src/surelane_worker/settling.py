@@ -16,7 +16,7 @@ from surelane.json_text import mended
 from surelane_service.engine import Engine, Settled
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
+from surelane_worker.handling.outcomes import COMPLETE, OUTCOMES, Fail, FanOut, Outcome, Release, Together
 from surelane_worker.handling.records import message_of
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
@@ -28,11 +28,6 @@ BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
 ALONE = 3
 """Busy answers after which an outcome is sent alone. In a batch, a refused outcome answers busy, too."""
-COALESCE = "coalesce"
-"""Outcome name when followers end too."""
-FAILURES = {"retry": "fail", "discard": "fail", "undone": "fail"}
-"""Outcomes that the database records as failed attempts; the argument tells them apart."""
-
 NOBODY = 0, 0, COMPLETE.name, None
 """An outcome of no event. A server that takes it takes outcomes."""
 
@@ -86,7 +81,7 @@ class Settler:
         claim.outcome = outcome.name
         claim.followers = followers
         for follower in followers:
-            follower.outcome = COALESCE
+            follower.outcome = Together.name
         if claim.span is not None:
             claim.settling_since = time.time_ns()
         if argument is not None:
@@ -230,7 +225,7 @@ class Settler:
         else:
             reason = "continuation_refused" if claim.outcome == FanOut.name else "outcome_refused"
             record = {"type": type(error).__name__, "message": message_of(error)}
-            claim.outcome = "fail"
+            claim.outcome = Fail.name
             claim.argument = mended(json.dumps({"error": record, "final": True, "reason": reason}))
         self._again(batch)
 
@@ -320,12 +315,11 @@ class Settler:
 
 
 def _item(claim: Claim) -> tuple[int, int, str, str | None]:
-    outcome = claim.outcome or COMPLETE.name
+    settled, argument = OUTCOMES[claim.outcome or COMPLETE.name].settled, claim.argument
     if claim.followers:
-        followers = [[each.event.id, each.event.claim] for each in claim.followers]
-        given = f'"argument": {claim.argument or "null"}, "followers": {followers}'
-        return claim.event.id, claim.event.claim, COALESCE, f'{{"outcome": "{outcome}", {given}}}'
-    return claim.event.id, claim.event.claim, FAILURES.get(outcome, outcome), claim.argument
+        followers = [(each.event.id, each.event.claim) for each in claim.followers]
+        settled, argument = Together.settled, Together.given(settled, argument, followers)
+    return claim.event.id, claim.event.claim, settled, argument
 
 
 def _parted(batch: Sequence[Claim]) -> list[list[Claim]]:

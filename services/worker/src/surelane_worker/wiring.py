@@ -12,9 +12,7 @@ from typing import Any
 
 from surelane import __version__
 from surelane.calls import Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import SealedError
-from surelane.encryption.sealing import Sealing
+from surelane.codec import SealedError, codec_of
 from surelane.errors import SettingsError, SurelaneError
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations
@@ -24,7 +22,7 @@ from surelane_service.probes import private_app, serving_private
 from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
-from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.builtin.authors import Authors
 from surelane_worker.duties import beside
@@ -81,10 +79,10 @@ async def main(stop: asyncio.Event) -> None:
         refresher = await _refresher(settings, slack, stack)
         # Its connection is its own: looks at data keys wait for nothing else.
         looks = await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT)
-        sealing = Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
+        codec = codec_of(settings.encryption_keys, looks, on=settings.encrypt_events)
         observer = Observer(metrics, tracing)
-        worker = Worker(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
-        await _serve(stop, worker, sealing)
+        worker = Assembly(settings, handlers, pools, slack, observer, refresher=refresher, codec=codec)
+        await _serve(stop, worker)
 
 
 async def _refresher(
@@ -222,7 +220,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     return together
 
 
-async def _serve(stop: asyncio.Event, worker: Worker, sealing: Sealing) -> None:
+async def _serve(stop: asyncio.Event, worker: Assembly) -> None:
     settings, queue = worker.settings, Engine(worker.pools.looks)
     worker.watch.publish()
     app = private_app(partial(why_unready, queue, stop, worker.claimers[0].failing))
@@ -230,9 +228,8 @@ async def _serve(stop: asyncio.Event, worker: Worker, sealing: Sealing) -> None:
         await until_schema_fits(queue, stop)
         if worker.settings.notifications:  # a pooler counts its own
             await require_connections(worker.pools.looks, CONNECTIONS)
-        if sealing.on:
-            with suppress(SurelaneError, SealedError):  # the first event of no workspace makes it, too
-                await sealing.key_for("")  # for programs, which make none
+        with suppress(SurelaneError, SealedError):  # the first event of no workspace makes it, too
+            await worker.codec.ready("")  # for programs, which make none
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
             async with beside(*worker.duties()):

@@ -4,17 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from surelane.codec import PLAIN, RESULT, Codec, Location, at_signal
 from surelane.drivers import AsyncDatabase, Row, async_driver
-from surelane.encryption.places import RESULT, Place, signal_place
 from surelane.errors import InvalidInput
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
 from surelane.json_text import json_text, read_json
-
-if TYPE_CHECKING:
-    from surelane.encryption.sealing import Sealing
 
 OnStored = Callable[[Sequence[str]], None]
 """Takes the kinds of the jobs that a call stored, one for each job. Duplicates are not among them."""
@@ -50,7 +47,7 @@ class Queue:
         database: AsyncDatabase,
         on_stored: OnStored | None = None,
         limit_key_of: LimitKeyOf | None = None,
-        encryption: "Sealing | None" = None,
+        encryption: Codec | None = None,
     ) -> None:
         """Use a connection or a pool.
 
@@ -59,8 +56,8 @@ class Queue:
                 an ``AsyncConnection`` or ``AsyncSession`` of SQLAlchemy.
             on_stored: is called after each call that stored jobs, to count them.
             limit_key_of: is called for each job that has no ``limit_key``, before it is stored.
-            encryption: a :class:`surelane.encryption.Encryption`, which encrypts what is stored: payloads, events,
-                signals and answers.
+            encryption: seals what is stored: payloads, events, signals and answers. The extension
+                ``surelane-encryption`` has one, ``Encryption``.
 
         Raises:
             UnsupportedConnection: it is something else.
@@ -68,7 +65,7 @@ class Queue:
         self._database = self._driver_of(database)
         self._on_stored = on_stored
         self._limit_key_of = limit_key_of
-        self._encryption = encryption
+        self._codec = PLAIN if encryption is None else encryption
 
     async def insert_event(self, event: str) -> int:
         """Store one event (JSON text of an envelope or a bare event) and return its id.
@@ -79,11 +76,11 @@ class Queue:
             InvalidInput: the text is not a JSON object that PostgreSQL can hold.
         """
         key = None
-        if self._encryption is not None and self._encryption.on:
+        if self._codec.on:
             payload = _parsed(event)
             if not isinstance(payload, dict):
                 raise InvalidInput("an event is a JSON object")
-            event, key = await self._encryption.event(event, None, payload)
+            event, key = await self._codec.seal_event(event, None, payload)
         insert, arguments = (_INSERT, (event,)) if key is None else (_INSERT_KEYED, (event, key))
         return await self._value(insert, *arguments)
 
@@ -166,12 +163,12 @@ class Queue:
         Raises:
             Conflict: another transaction has the event locked; nothing was sent.
         """
-        text = await self._text(value, signal_place(None, name))
+        text = await self._codec.seal(json_text(value), at_signal(None, name))
         return await self._value("select agent.signal($1, $2, $3::text::jsonb)", key, name, text)
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
-        text = await self._text(value, signal_place(identity, name))
+        text = await self._codec.seal(json_text(value), at_signal(identity, name))
         return await self._value(
             "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
         )
@@ -200,20 +197,25 @@ class Queue:
 
     async def children(self, continuation: int) -> list[Child]:
         """Return the children of a continuation, in the order in which they were started."""
-        children = [_child(row) for row in await self._database.fetch(_CHILDREN, continuation)]
-        if self._encryption is None:
-            return children
-        opened = self._encryption.opened
-        for nth, child in enumerate(children):
-            result = await opened(child.result, Place(child.id, RESULT))
-            children[nth] = replace(child, payload=await opened(child.payload), result=result)
-        return children
+        rows = await self._database.fetch(_CHILDREN, continuation)
+        return [
+            await self._child(Child(*row.values())) for row in rows
+        ]  # the columns in the order of its fields
+
+    async def _child(self, stored: Child) -> Child:
+        payload, result = stored.payload, stored.result
+        if self._codec is not PLAIN:
+            payload = await self._codec.open(payload)
+            result = result and await self._codec.open(result, Location(stored.id, RESULT))
+        return replace(
+            stored, payload=read_json(payload), result=None if result is None else read_json(result)
+        )
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
-        if self._encryption is not None and self._encryption.on:
+        if self._codec.on:
             _parsed(result)
-            result = await self._encryption.value(result, None, Place(identity, RESULT))
+            result = await self._codec.seal(result, Location(identity, RESULT))
         return await self._value("select agent.answer_event($1::int8, $2::text::jsonb)", identity, result)
 
     async def _value(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
@@ -222,18 +224,12 @@ class Queue:
         (value,) = row.values()
         return value
 
-    async def _text(self, value: Any, place: Place) -> str:  # noqa: ANN401 - any JSON value
-        text = json_text(value)
-        if self._encryption is None or not self._encryption.on:
-            return text
-        return await self._encryption.value(text, None, place)
-
     async def _ready(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Return the jobs as they are stored: with their limit keys, and encrypted."""
+        """Return the jobs as they are stored: with their limit keys, and sealed."""
         if self._limit_key_of is not None:
             jobs = [replace(job, limit_key=self._limit_key_of(job)) for job in jobs]
-        if self._encryption is not None and self._encryption.on:
-            jobs = [replace(job, payload=await self._encryption.payload(job.payload)) for job in jobs]
+        if self._codec.on:
+            jobs = [replace(job, payload=await self._codec.seal_payload(job.payload)) for job in jobs]
         return jobs
 
     def _stored(self, kinds: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from cronsim import CronSim, CronSimError
 from pydantic import StringConstraints
 
 from surelane.calls import Calls
+from surelane.codec import Codec
 from surelane.jobs import Priority
 from surelane.json_text import json_text
 
@@ -161,6 +162,7 @@ class Schedules:
     """The calls about named schedules that the worker's and the operator's clients share."""
 
     _database: Calls
+    _codec: Codec
 
     async def set_cron(
         self,
@@ -189,13 +191,9 @@ class Schedules:
             InvalidInput: another value cannot be stored.
         """
         following = next_at or Cron(schedule, time_zone, jitter, name).next_firing(datetime.now(UTC))
-        text = await self._cron_payload(payload or {})
+        text = json_text(await self._codec.seal_payload(payload or {}))
         rules = time_zone, str(catch_up), paused, priority, overlap, jitter
         await self._database.call("set_cron", name, kind, schedule, following, text, *rules)
-
-    async def _cron_payload(self, payload: Mapping[str, Any]) -> str:
-        """Return a schedule's payload as it is stored, JSON text."""
-        return json_text(payload)
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a schedule; return false when there is none of that name."""

@@ -10,14 +10,15 @@ from enum import StrEnum
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.places import ANSWER, ERROR, PROGRESS, SAID, Place, signal_place, step_place
+from surelane.codec import ANSWER, PLAIN, Codec, Location
 from surelane.events import Event
-from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
 from surelane_service.conversations import Conversations
 from surelane_service.cron import Schedules
+from surelane_service.durable import Durable
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
+from surelane_service.sealing import sealed_argument
 from surelane_service.sweeping import Sweeping
 
 CANCEL_GRACE = timedelta(seconds=10)
@@ -114,50 +115,13 @@ class Peek:
     drained: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredStep:
-    """A step that an earlier attempt stored.
-
-    Attributes:
-        nth: 1 for the first step of this name in a run, 2 for the second.
-        sort: ``step``, ``sleep`` or ``wait``.
-        arguments: a hash of them.
-        result: JSON text. Before the step is done: its tries, its last error, the seconds left.
-        done: whether it has a result, or its time is over. A step that failed has none.
-        in_order: whether the handler's own task asked for it, once all that it had asked for before had ended.
-    """
-
-    name: str
-    nth: int
-    sort: str
-    arguments: str | None
-    result: str | None
-    done: bool
-    in_order: bool = False
-
-    @property
-    def tried(self) -> Mapping[str, Any]:
-        """Of a step without a result: ``tries``, the last ``error``, seconds ``left`` to the next, and ``failed``."""
-        return {} if self.done or self.sort != "step" else json.loads(self.result or "{}")
-
-    @property
-    def ended(self) -> bool:
-        """Whether no later attempt runs it or waits for it again."""
-        return self.done or bool(self.tried.get("failed"))
-
-    @property
-    def cut(self) -> bool:
-        """Whether a timeout around it or a cancel of its task ended it."""
-        if self.sort == "step":
-            return self.ended and "cut" in (self.tried.get("error") or {})
-        return self.done and self.result == '{"cut": true}'
-
-
-class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
+class Engine(Durable, Schedules, Sweeping, Measured, Fleet, Conversations):
     """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
 
-    def __init__(self, database: Pool | Connection) -> None:
+    def __init__(self, database: Pool | Connection, codec: Codec = PLAIN) -> None:
+        """``codec``: seals and opens what people wrote."""
         self._database = Calls(database, cuts=True)
+        self._codec = codec
 
     async def claim_events(
         self,
@@ -237,6 +201,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
         A batch of completions alone takes the database's quickest way. ``within``: seconds for the answer.
         """
+        if self._codec.on:
+            items = [await self._sealed(*item) for item in items]
         outcomes = [item[2] for item in items]
         arguments = [item[3] for item in items]
         rows = await self._database.fetch(
@@ -248,6 +214,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
             within=within,
         )
         return _answers(len(items), rows)
+
+    async def _sealed(self, identity: int, claim: int, outcome: str, argument: str | None) -> Item:
+        if argument:
+            argument = await sealed_argument(self._codec, identity, outcome, argument)
+        return identity, claim, outcome, argument
 
     async def extend_leases(
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
@@ -268,64 +239,15 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
         """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
         answers = [
-            text if text == EMPTY else await self._sealed(text, Place(identity, ANSWER))
+            text if text == EMPTY else await self._codec.seal(text, Location(identity, ANSWER))
             for identity, _, text in items
         ]
         ids, claims = _ids_and_claims(items)
         return set(await self._database.call("answer_requests", ids, claims, answers))
 
-    async def store_step(
-        self,
-        identity: int,
-        claim: int,
-        name: str,
-        nth: int,
-        arguments: str | None,
-        result: str | None,
-        errors: str,
-        took: timedelta,
-        final: bool = False,
-        in_order: bool = False,
-    ) -> Settled:
-        """Store a :class:`StoredStep` of a claimed event.
-
-        Args:
-            result: JSON text; ``None`` if it failed.
-            errors: of its tries.
-            final: whether its failure is kept: it is not run again.
-        """
-        arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
-        stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
-        step = name, nth, arguments, result, stored, took, final or result is not None, in_order
-        return await self._fenced("store_step", identity, claim, *step)
-
     async def outlast(self, identity: int, claim: int, lease: timedelta) -> Settled:
         """Renew the lease of a claim that was asked to be cancelled: what it runs has not ended."""
         return await self._fenced("outlast", identity, claim, lease)
-
-    async def cut_step(
-        self,
-        identity: int,
-        claim: int,
-        name: str,
-        nth: int,
-        sort: str,
-        arguments: str | None,
-        took: timedelta,
-        in_order: bool,
-    ) -> Settled:
-        """Store that a step, a sleep or a wait of a claimed event was cut off: later attempts end it so, too."""
-        given, _ = await self.sealed_step(identity, name, nth, arguments, None)
-        return await self._fenced("cut_step", identity, claim, name, nth, sort, given, took, in_order)
-
-    async def end_sleep(self, identity: int, claim: int, name: str, nth: int, in_order: bool) -> Settled:
-        """Store that a sleep of a claimed event is over."""
-        step = name, nth, None, None, "[]", timedelta(), True, in_order, "sleep"
-        return await self._fenced("store_step", identity, claim, *step)
-
-    async def due_waits(self, identity: int) -> set[tuple[str, int]]:
-        """Return names and numbers of waits that may end now. Number 0: a signal of that name has come."""
-        return {(row["name"], row["nth"]) for row in await self._database.rows("due_waits", identity)}
 
     async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
         """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
@@ -336,80 +258,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         """Return what models used today for a workspace, and for a person of it."""
         (row,) = await self._database.fetch("select * from agent.read_usage($1, $2)", workspace, person)
         return Spent(*row[:2]), Spent(*row[2:])
-
-    async def end_sleeps(self, identity: int, claim: int) -> Settled:
-        """Store that the sleeps of a claimed event whose time has passed are over."""
-        return await self._fenced("end_sleeps", identity, claim)
-
-    async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
-        """Return the steps that earlier attempts of an event stored, without results of more than ``most`` bytes."""
-        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity, most)]
-
-    async def step_result(self, identity: int, name: str, nth: int) -> str:
-        """Return the result of a step that was stored, as JSON text."""
-        stored = await self._database.call("step_result", identity, name, nth)
-        return await self._opened(identity, stored, step_place(identity, name, nth)) or "null"
-
-    async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
-        """Store how far a claimed event is, in words."""
-        stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
-        return await self._fenced("open_step", identity, claim, *PROGRESS, stored, False)
-
-    async def store_said(self, identity: int, claim: int, part: int, start: int, text: str) -> Settled:
-        """Store what a claimed event says in a part, after ``start`` characters of it. At 0 the part begins anew."""
-        stored = await self._sealed(json.dumps(text), Place(identity, SAID)) if text else None
-        return await self._fenced("store_said", identity, claim, part, start, stored)
-
-    async def offer_step(
-        self, identity: int, claim: int, name: str, nth: int, token: str, in_order: bool = False
-    ) -> Settled:
-        """Let who has the token store a step of a claimed event, by ``agent.finish_step``."""
-        step = name, nth, json.dumps({"token": token}), in_order
-        return await self._fenced("open_step", identity, claim, *step)
-
-    async def register_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
-        """Store that a claimed event has an undo, which is not run yet."""
-        return await self._fenced("open_step", identity, claim, name, nth, None)
-
-    async def begin_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
-        """Store that an undo of a claimed event begins: ``agent.undo_first`` then knows in which one workers died."""
-        return await self._fenced("open_step", identity, claim, name, nth, '{"begun": true}')
-
-    async def sealed_step(
-        self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None
-    ) -> tuple[str | None, str | None]:
-        """Return a step's arguments and result as they are stored."""
-        return arguments, result
-
-    async def _errors(self, errors: str, _place: Place) -> str:
-        return errors
-
-    async def _sealed(self, text: str, _place: Place) -> str:
-        """Return another value, JSON text, as it is stored in a place."""
-        return text
-
-    async def _opened(self, _identity: int, stored: str | None, _place: Place) -> str | None:
-        """Return a value that was stored in a place, as JSON text."""
-        return stored
-
-    async def store_tags(self, identity: int, claim: int, tags: Mapping[str, str | None]) -> Settled:
-        """Set tags of a claimed event; ``None`` removes one.
-
-        Raises:
-            InvalidInput: the event would have more than 10.
-        """
-        stored = {
-            name: None if value is None else await self._tag(identity, name, value)
-            for name, value in tags.items()
-        }
-        return await self._fenced("store_tags", identity, claim, json.dumps(stored))
-
-    async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
-        return {"found_by": value, "value": value}
-
-    async def rerun_chain(self, identity: int) -> list[int]:
-        """Return the ids of the earlier runs of an event, newest first."""
-        return await self._database.call("rerun_chain", identity)
 
     async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
         """Note which events a claimed event's run gets beside it, unless an earlier run did.
@@ -422,54 +270,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
     async def ended_followers(self, identity: int) -> list[Event]:
         """Return the events that ended with an earlier run of this one, as it was suspended."""
-        return [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
-
-    async def take_signal(
-        self, identity: int, claim: int, name: str, nth: int, seconds: float | None
-    ) -> tuple[str, str | None]:
-        """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
-        within = None if seconds is None else timedelta(seconds=seconds)
-        (row,) = await self._database.rows("take_signal", identity, claim, name, nth, within)
-        return row["answer"], await self._opened(identity, row["signal"], signal_place(identity, name))
-
-    async def run_child(
-        self,
-        identity: int,
-        claim: int,
-        name: str,
-        arguments: str | None,
-        child: Job,
-        in_order: bool = False,
-        if_failed: str = "cancel",
-    ) -> tuple[str, str | None]:
-        """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`.
-
-        ``if_failed``: what becomes of it if the event fails; see :meth:`Context.run` of the worker.
-        """
-        given = identity, claim, name, arguments, job_text(child), in_order, if_failed
-        (row,) = await self._database.rows("run_child", *given)
-        return row["answer"], row["signal"]
-
-    async def end_children(self, identity: int, claim: int) -> list[str] | None:
-        """Cancel the live children of a claimed event that is to undo, but those that are to be awaited.
-
-        Return the names of the waits for all that live; ``None``: the claim no longer stands.
-        """
-        return await self._database.call("end_children", identity, claim)
-
-    async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return how a child ended, from the signal that :meth:`run_child` took."""
-        return end
-
-    async def send_signal(
-        self, identity: int, name: str, value: str, *, once: bool, by: str
-    ) -> tuple[str, str | None]:
-        """Send a value, JSON text, to an event by its id; with ``once``, only the first one of a name counts.
-
-        Return ``sent``, ``unknown``, or ``decided`` and the value that counts.
-        """
-        (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
-        return row["answer"], await self._opened(identity, row["decided"], signal_place(identity, name))
+        events = [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
+        await self._codec.open_events(events, required=True)
+        return events
 
     async def is_live(self, identity: int) -> bool:
         """Return whether an event is in the queue."""
@@ -491,11 +294,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
 
         It answers as :meth:`cancel`; ``None``: no turn of the message lives.
         """
-        given = await self._event_text(payload), key, step, restart, by, reason
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        given = text, key, step, restart, by, reason
         return await self._database.call("replace_message", *given)
-
-    async def _event_text(self, payload: Mapping[str, Any]) -> str:
-        return json.dumps(payload)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""

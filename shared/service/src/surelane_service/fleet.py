@@ -37,20 +37,12 @@ class Fleet:
         """
         return await self._database.call("open_session", name, version, starts)
 
-    async def opened_session(self) -> tuple[int | None, int]:
-        """Return the key of the session that this connection opened, and how many claims of a predecessor were locked.
-
-        The key is ``None`` if it opened none.
-        """
+    async def locked_claims(self) -> int:
+        """Return how many claims of a predecessor were locked as this connection opened its session."""
         (row,) = await self._database.fetch(
-            "select nullif(current_setting('surelane.session', true), '')::int4"
-            ", coalesce(nullif(current_setting('surelane.locked', true), ''), '0')::int4"
+            "select coalesce(nullif(current_setting('surelane.locked', true), ''), '0')::int4"
         )
-        return row[0], row[1]
-
-    async def join_session(self, key: int) -> bool:
-        """Hold a session on this connection, too. Return false, and hold nothing, where no other connection does."""
-        return bool(await self._database.call("join_session", key))
+        return int(row[0])
 
     async def introduce_worker(
         self,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from slack_sdk.oauth.installation_store import Bot, Installation
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.keys import Keyring
+from surelane.codec import SecretKeys
 
 BOT = ""
 """The user id of a bot's row."""
@@ -99,10 +99,10 @@ class Expiring:
 class Installations:
     """The functions about installations. Methods raise errors of :mod:`surelane.errors`.
 
-    Those that read tokens raise :class:`~surelane.encryption.keys.SealedError` where no key opens them.
+    Those that read tokens raise :class:`~surelane.codec.SealedError` where no key opens them.
     """
 
-    def __init__(self, database: Pool | Connection, keys: Keyring) -> None:
+    def __init__(self, database: Pool | Connection, keys: SecretKeys) -> None:
         self._database = Calls(database, cuts=True)
         self._keys = keys
 

@@ -316,19 +316,6 @@ class Listener:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def retire(self, within: float) -> None:
-        """End the connection once it is not in use; cut it if it still is after ``within`` seconds."""
-        try:
-            async with asyncio.timeout(within):
-                await self._turn.acquire()
-        except TimeoutError:
-            self._cut()
-            return
-        try:
-            await self.close()
-        finally:
-            self._turn.release()
-
     def terminate(self) -> None:
         """Cut the connection at once, as the end of the process does."""
         if self._connection is not None:

@@ -5,7 +5,6 @@ Settings come from the environment alone. Where a standard name exists it is use
 """
 
 import os
-import re
 import string
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
@@ -24,7 +23,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from surelane.encryption.keys import SETTING, Keyring
+from surelane.codec import SETTING, SecretKeys, read_keys
 from surelane.errors import SettingsError
 from surelane_service.common.connecting import UNVERIFIED, parse, unverified
 from surelane_service.common.secret_files import SUFFIX, SecretFileError, read_secrets
@@ -123,11 +122,11 @@ class ServiceSettings(BaseSettings):
 
 
 EncryptionKeys = Annotated[
-    Keyring | None,
+    SecretKeys | None,
     NoDecode,
-    BeforeValidator(lambda value: Keyring.read(value) if isinstance(value, str) else value),
+    BeforeValidator(lambda value: read_keys(value) if isinstance(value, str) else value),
 ]
-"""A settings field that takes keys separated by commas, as :meth:`Keyring.read` does."""
+"""A settings field that takes keys separated by commas, as :func:`read_keys` does."""
 
 
 class SealingSettings(ServiceSettings):
@@ -212,7 +211,7 @@ def secrets_of(kind: type[BaseSettings]) -> list[str]:
 def _secrets(kind: type[BaseSettings]) -> list[list[str]]:
     """Return the variables of each secret setting: the types say which are secret."""
     fields = kind.model_fields.values()
-    return [list(variables_of(each)) for each in fields if re.search("Secret|Keyring", str(each.annotation))]
+    return [list(variables_of(each)) for each in fields if "Secret" in str(each.annotation)]
 
 
 def _files_of(kind: type[BaseSettings]) -> dict[str, str]:

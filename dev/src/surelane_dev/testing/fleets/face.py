@@ -17,8 +17,7 @@ from unittest.mock import patch
 import asyncpg
 
 from surelane.calls import Pool
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.sealing import Sealing
+from surelane.codec import Codec, codec_of
 from surelane.events import Event, Inserted
 from surelane.queue import Queue
 from surelane_dev.accounts import OWNER
@@ -33,12 +32,12 @@ from surelane_ingest.writer import Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
 from surelane_worker import Handlers, assembly
-from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.duties import Duty, beside
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.running.watchdog import Watchdog
+from surelane_worker.running.watching import Watchdog
 from surelane_worker.slack.notes import ordinal_of
 from surelane_worker.wiring import with_answers
 from surelane_worker.worker_settings import WorkerSettings
@@ -98,7 +97,7 @@ class FleetWorker:
     host: Host
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] = field(init=False)
-    worker: Worker | None = None
+    worker: Assembly | None = None
 
     def runs(self, event: "StoredEvent") -> bool:
         """Return whether it holds a claim of an event."""
@@ -110,7 +109,7 @@ class FleetWorker:
         settings: WorkerSettings,
         handlers: Handlers,
         slack: Answering,
-        engine: MakesEngine | None = None,
+        engine: Callable[[Pool, Codec], Engine] = Engine,
     ) -> None:
         """Work as the process ``surelane_worker`` does, until ``stop`` is set."""
         name, soon = self.host.name, assembly.CLAIM_TIMEOUT
@@ -121,10 +120,10 @@ class FleetWorker:
 
         pools = Pools(pool(worker=name), pool(soon, 0, name), pool(soon), pool(), pool())
         settings = settings.model_copy(update={"name": name})
-        sealing = Sealing(DataKeys(pools.looks, settings.encryption_keys), on=settings.encrypt_events)
+        codec = codec_of(settings.encryption_keys, pools.looks, on=settings.encrypt_events)
         slack_clients, observer = clients(slack, net, self.host), Observer(Metrics())
-        worker = self.worker = Worker(
-            settings, handlers, pools, slack_clients, observer, engine=engine, sealing=sealing
+        worker = self.worker = Assembly(
+            settings, handlers, pools, slack_clients, observer, engine=engine, codec=codec
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.announcer.retire)
@@ -222,8 +221,7 @@ class VirtualFleet:
         member = FleetWorker(Host(f"worker-{self._names}"))
         variables = copy_context()
         variables.run(HERE.set, member.host)
-        engine = None if given.encrypt_events else self._crashes.engine
-        work = member.work(self.net, given, around, self.slack, engine)
+        work = member.work(self.net, given, around, self.slack, self._crashes.engine)
         member.task = self.loop.create_task(work, context=variables)
         self.workers.append(member)
         return member

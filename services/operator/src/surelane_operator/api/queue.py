@@ -164,7 +164,7 @@ class QueueApi:
         """Start an orchestration: plan, fan out, synthesize."""
         async with self._changes.audit.keeping("orchestrate") as kept:
             by_command = current_actor().via == "command"
-            identity = await Queue(kept.connection, encryption=self._changes.sealing).enqueue(
+            identity = await Queue(kept.connection, encryption=self._changes.codec).enqueue(
                 "orchestrator-plan",
                 body.model_dump(exclude={"dedupe_key"}, exclude_defaults=True),
                 dedupe_key=body.dedupe_key,

@@ -15,10 +15,10 @@ from rich.text import Text
 from typer import Argument, Option
 
 from surelane import __version__
-from surelane.encryption.keys import SETTING as KEYS
+from surelane.codec import SETTING as KEYS
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
-from surelane_operator.cli import events, feedback, keys
+from surelane_operator.cli import events, feedback
 from surelane_operator.cli.erase import erase
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.generated import add_commands
@@ -77,7 +77,6 @@ app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty
 GROUPS = {
     "events": events.app,
     "feedback": feedback.app,
-    "keys": keys.app,
     "kinds": typer.Typer(help="Pause and resume kinds.", no_args_is_help=True),
     "limits": typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True),
     "cron": typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True),

@@ -35,7 +35,7 @@ def enqueue(
     given |= {"run_at": run_at and run_at.astimezone(), "priority": priority}
 
     async def work(changes: Changes, connection: Connection) -> int:
-        queue = Queue(connection, encryption=changes.sealing)
+        queue = Queue(connection, encryption=changes.codec)
         return await queue.enqueue(kind, value, enqueued_by="surelane", **given)
 
     identity = run(database, work)

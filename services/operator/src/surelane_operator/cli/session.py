@@ -14,9 +14,7 @@ import typer
 from typer import Option
 
 from surelane.calls import DRIVER_ERRORS, Connection, translating
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.keys import SETTING, Keyring
-from surelane.encryption.sealing import Sealing
+from surelane.codec import SETTING, Codec, codec_of, read_keys
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.changes import Changes
 from surelane_operator.doctor.server import connected
@@ -106,13 +104,13 @@ async def _connected(
     dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], within: float | None
 ) -> Result:
     async with asyncio.timeout(within), connected(dsn) as connection:
-        return await work(Changes(connection, _sealing(connection)), connection)
+        return await work(Changes(connection, _codec(connection)), connection)
 
 
-def _sealing(connection: Connection) -> Sealing:
-    """Return what encrypts and decrypts by the services' settings, as far as they are set here."""
+def _codec(connection: Connection) -> Codec:
+    """Return the codec of the services' settings, as far as they are set here."""
     on = os.environ.get("SURELANE_ENCRYPT_EVENTS", "").strip().lower() in ("1", "true", "yes", "on")
-    return Sealing(DataKeys(connection, Keyring.read(os.environ.get(SETTING, ""))), on=on)
+    return codec_of(read_keys(os.environ.get(SETTING, "")), connection, on=on)
 
 
 def known_kinds(incomplete: str) -> list[str]:

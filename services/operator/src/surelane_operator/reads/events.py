@@ -9,11 +9,20 @@ from decimal import Decimal
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.envelopes import SEALED, is_sealed
-from surelane.encryption.keys import SealedError
-from surelane.encryption.places import ERROR, PROGRESS, RESULT, SAID, Place, step_place, tag_place
-from surelane.encryption.sealing import Sealing
+from surelane.codec import (
+    ERROR,
+    PLAIN,
+    PROGRESS,
+    RESULT,
+    SAID,
+    SEALED,
+    Codec,
+    Location,
+    SealedError,
+    at_step,
+    at_tag,
+    is_sealed,
+)
 from surelane.errors import NotMeasured
 from surelane.json_text import read_json
 from surelane_operator.audit import Audit, some
@@ -31,12 +40,7 @@ from surelane_operator.reads.filters import (
 from surelane_operator.reads.trends import Trends
 from surelane_service.durations import rate_text
 from surelane_service.figures import Figures, Measured
-
-LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
-, left(reason, 1000) as reason, dedupe_key
-, item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
-, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
-"""The columns of a list: a few kilobytes per event at most. Of an error it has the type: a text may quote people."""
+from surelane_service.history import LISTED
 
 LATEST = "jsonb_path_query_array(errors, '$[last]') as errors"
 """The column with the record of the latest error alone."""
@@ -87,10 +91,10 @@ class Found:
 class Reads(Measured):
     """The operator's reads, on connections of the role ``agent_operator``."""
 
-    def __init__(self, database: Pool | Connection, sealing: Sealing | None = None) -> None:
-        """Use a connection or a pool. ``sealing`` decrypts and encrypts; by default nothing, as no keys are set."""
+    def __init__(self, database: Pool | Connection, codec: Codec = PLAIN) -> None:
+        """Use a connection or a pool. ``codec`` opens and seals what people wrote."""
         self.calls = self._database = Calls(database)
-        self.sealing = Sealing(DataKeys(database, None), on=False) if sealing is None else sealing
+        self.codec = codec
         self.audit = Audit(database)
         """What was done, by whom."""
         self.trends = Trends(self.calls)
@@ -116,7 +120,7 @@ class Reads(Measured):
         events = [parsed(row) for row in rows]
         if texts:
             for event in events:
-                latest = await self.sealing.shown_errors(event.pop("errors"), Place(event["id"], ERROR))
+                latest = await self._errors(event.pop("errors"), Location(event["id"], ERROR), texts=True)
                 said = (latest[0].get("message") or latest[0].get("type")) if latest else None
                 event["error"] = None if said is None else str(said)[:LONGEST_LISTED]
             if told := [event["id"] for event in events if event["error"]]:
@@ -201,14 +205,14 @@ class Reads(Measured):
         rerun_of = [change["id"] for change in event["changes"] if change.get("action") == "replay of"]
         rerun_as = [change["id"] for change in event["changes"] if change.get("action") == "replayed as"]
         replies = await self.calls.rows("list_replies", identity, row["event_ts"])
-        errors = await self._errors(event["errors"], Place(identity, ERROR), texts=texts)
+        errors = await self._errors(event["errors"], Location(identity, ERROR), texts=texts)
         chain: Collection[int] = ()
         if texts and rerun_of:
             chain = await self.calls.call("rerun_chain", identity)
         kept = [step for step in steps if step["sort"] not in ("tag", "progress")]
         return event | {
-            "payload": await self.sealing.shown(event["payload"]),
-            "result": await self.sealing.shown(event["result"], Place(identity, RESULT)) if texts else None,
+            "payload": await self.codec.show(event["payload"]),
+            "result": await self.codec.show(event["result"], Location(identity, RESULT)) if texts else None,
             "errors": errors,
             "error": errors[-1].get("message" if texts else "type") if errors else None,
             "steps": [await self._step(step, identity, chain, texts=texts) for step in kept],
@@ -227,8 +231,8 @@ class Reads(Measured):
 
     async def _tags_and_progress(self, identity: int, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         of = {sort: [step for step in steps if step["sort"] == sort] for sort in ("progress", "tag")}
-        told = [await self._text(step, step_place(identity, *PROGRESS)) for step in of["progress"]]
-        tags = {step["name"]: await self._text(step, tag_place(identity, step["name"])) for step in of["tag"]}
+        told = [await self._text(step, at_step(identity, *PROGRESS)) for step in of["progress"]]
+        tags = {step["name"]: await self._text(step, at_tag(identity, step["name"])) for step in of["tag"]}
         return {"tags": dict(sorted(tags.items())), "progress": " ".join(told) or None}
 
     async def read_said(self, identity: int, after: int) -> tuple[bool, list[dict[str, Any]]]:
@@ -237,20 +241,20 @@ class Reads(Measured):
         batches = read_json(row["said"])
         for batch in batches:
             batch["begins"] = batch.pop("from") == 0
-            batch["text"] = await self._text(batch, Place(identity, SAID))
+            batch["text"] = await self._text(batch, Location(identity, SAID))
             del batch["value"]
         return row["ended"], batches
 
     async def _errors(
-        self, errors: Sequence[Mapping[str, Any]], place: Place, *, texts: bool
+        self, errors: Sequence[Mapping[str, Any]], at: Location, *, texts: bool
     ) -> list[dict[str, Any]]:
         if texts:
-            return await self.sealing.shown_errors(errors, place)
+            return [await self.codec.show(error, at) for error in errors]
         return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
 
-    async def _text(self, step: Mapping[str, Any], place: Place) -> str:
+    async def _text(self, step: Mapping[str, Any], at: Location) -> str:
         """Return a text for people, or why it cannot be decrypted."""
-        shown = await self.sealing.shown(step["value"], place)
+        shown = await self.codec.show(step["value"], at)
         return str(shown[SEALED] if is_sealed(shown) else shown)
 
     async def _step(
@@ -258,8 +262,8 @@ class Reads(Measured):
     ) -> dict[str, Any]:
         if not step.get("errors"):
             return step
-        place = replace(step_place(identity, step["name"], step["nth"], ERROR), rerun_of=chain)
-        return {**step, "errors": await self._errors(step["errors"], place, texts=texts)}
+        at = replace(at_step(identity, step["name"], step["nth"], ERROR), rerun_of=chain)
+        return {**step, "errors": await self._errors(step["errors"], at, texts=texts)}
 
     async def group_events(self, key: str, limit: int) -> list[dict[str, Any]]:
         """Return the events of a group, in the order in which they happened."""
@@ -301,7 +305,7 @@ class Reads(Measured):
         sought = {name: list(values) for name, values in which.tags.items()}
         with suppress(SealedError):  # without the keys, only what is stored in the clear is found
             for name, values in which.tags.items():
-                sought[name] += [await self.sealing.tag_key(name, value) for value in values]
+                sought[name] += [await self.codec.tag_key(name, value) for value in values]
         return json.dumps(sought)
 
     async def stats(self) -> list[dict[str, Any]]:
@@ -322,7 +326,7 @@ class Reads(Measured):
     async def list_cron(self) -> list[dict[str, Any]]:
         """List the named schedules, their payloads decrypted."""
         rows = [parsed(row) for row in await self.calls.rows("read_cron")]
-        return [row | {"payload": await self.sealing.shown(row["payload"])} for row in rows]
+        return [row | {"payload": await self.codec.show(row["payload"])} for row in rows]
 
 
 def _limit(row: Row) -> dict[str, Any]:

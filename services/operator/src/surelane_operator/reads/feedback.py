@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surelane.calls import Row
-from surelane.encryption.places import RESULT, Place
+from surelane.codec import RESULT, Location
 from surelane.slack import object_in, text_in
 from surelane.text import typed_in
 from surelane_operator.audit import some
@@ -46,9 +46,9 @@ async def list_feedback(reads: Reads, *which: object, after: Mapping[str, Any] |
 
 
 async def _shown(reads: Reads, row: Row) -> Shown:
-    rating, where = parsed(row), Place(row["event"], RESULT)
-    payload, result = rating.pop("payload"), await reads.sealing.shown(rating.pop("result"), where)
-    reason = await reads.sealing.shown(json.loads(row["reason"] or "null"), Place(rating.pop("click"), WHAT))
-    question = typed_in(rating["kind"], object_in(await reads.sealing.shown(payload))) or None
+    rating, where = parsed(row), Location(row["event"], RESULT)
+    payload, result = rating.pop("payload"), await reads.codec.show(rating.pop("result"), where)
+    reason = await reads.codec.show(json.loads(row["reason"] or "null"), Location(rating.pop("click"), WHAT))
+    question = typed_in(rating["kind"], object_in(await reads.codec.show(payload))) or None
     given = {name: object_in(result).get(name) for name in ("answer", "usage")}
     return rating | given | {"reason": text_in(reason), "question": question}

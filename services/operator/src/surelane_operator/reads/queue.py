@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from surelane.calls import Calls, Row
-from surelane.encryption.places import step_place
+from surelane.codec import at_step
 from surelane.jobs import Priority
 from surelane.text import typed
 from surelane_operator.reads.events import Reads
@@ -440,7 +440,7 @@ async def list_questions(reads: Reads, after: Cursor | None = None, limit: int =
     found: list[Question] = []
     for row in rows:
         posted = json.loads(row["posted"]) if row["posted"] else {}
-        posted = await reads.sealing.shown(posted, step_place(row["id"], f"{row['question']} asked", 1))
+        posted = await reads.codec.show(posted, at_step(row["id"], f"{row['question']} asked", 1))
         found.append(Question.model_validate(dict(row) | _posted(posted)))
     following = Cursor(found[-1].id, found[-1].asked_at).text() if len(found) == limit else None
     return QuestionPage(questions=found, next=following)

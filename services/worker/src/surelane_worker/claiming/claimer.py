@@ -1,4 +1,4 @@
-"""The claimer: claims events while slots are free, and sleeps while there is nothing to claim.
+"""The claimer: claims events while slots are free, and sleeps until something wakes it.
 
 Claims start at cursors: a cursor per lane and kind skips the dead rows of finished events. The rules, and the faults
 each of them prevents, are in ``docs/adr``:
@@ -7,49 +7,34 @@ each of them prevents, are in ``docs/adr``:
   stands a margin before the last peek.
 - It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
 - No cursor outlives its connection.
-
-While the queue is full, a second claim goes out before the last one has answered, over a connection of its own.
 """
 
 import asyncio
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import zip_longest
 
-from surelane.encryption.sealing import Sealing
-from surelane.errors import described
+from surelane.codec import Codec
 from surelane.events import Event
 from surelane_service.engine import LANES, Engine, Peek
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
-from surelane_worker.claiming.position import CrowdSplitter, Position, Side
-from surelane_worker.handling.versions import name_plainly
+from surelane_worker.handling.routes import name_plainly
 from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.slots import Slots
 from surelane_worker.worker_settings import WorkerSettings
 
-FIRST_PAUSE = 0.1
-"""Seconds after the first failed claim. The pause doubles each time, up to the poll interval."""
 UNBROKEN_PAUSE = 1.0
 """Seconds of a pause that no wake-up ends."""
-OPEN_WITHIN = 2.0
-"""Seconds in which claimed events are decrypted, if their data keys are to be looked up first."""
 MARGIN = timedelta(seconds=1)
 """How far a cursor stays behind the newest event that was claimed."""
-MANY = 300
-"""Events that a claim asks for, at least, and finds, before the next one goes out beside it."""
-IDLE = 60.0
-"""Seconds without need after which the connection is closed."""
-SECOND_PAUSE = 10.0
-"""Seconds for which the worker claims over one connection after a second claim failed."""
-LEAVE_WITHIN = 1.0
-"""Seconds that a claim under way has to end before its connection is cut."""
-
 log = get_logger("surelane_worker.claiming.claimer")
 
 Place = tuple[int, str]
@@ -119,78 +104,100 @@ class Cursors:
         self.corrections += 1
 
 
-@dataclass(eq=False)
-class SecondClaims:
-    """Says when to claim over the second connection: while claims are large and find all that they ask for.
+class Wakeup:
+    """Wakes an idle claimer: after a notification, when an event is due, or because a poll found one."""
 
-    If the connection cannot be opened, or breaks, the worker goes on with the first one: the server may have no other.
+    def __init__(self, curious: asyncio.Event | None = None) -> None:
+        """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
+        self._reason = asyncio.Event()
+        self.curious = asyncio.Event() if curious is None else curious
+        self.active = True
+        """Whether a claim found events: more may be scheduled behind them."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Say that there may be something to claim, now or later."""
+        self.active = True
+        self._reason.set()
+
+    def answered(self) -> None:
+        """Say that a claim begins: it answers all notifications until now."""
+        self._reason.clear()
+
+    async def sleep(self, within: float | None = None) -> None:
+        """Wait until there is a reason to claim, at most ``within`` seconds."""
+        if self.active:
+            self.look_ahead()
+        await sleep_unless(self._reason, within)
+
+    def look_ahead(self) -> None:
+        """Ask for a peek: the event that is due next may have changed."""
+        self.active = False
+        self.curious.set()
+
+    def peeked(
+        self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
+    ) -> None:
+        """Wake at once if a peek found an event to claim. Call ``on_due``, if given, when the next one is due."""
+        found = [vt for vt in vts if vt is not None]
+        if any(vt <= now for vt in found):
+            self._reason.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_in = min(((vt - now).total_seconds() for vt in found if vt > now), default=None)
+        self._timer = None
+        if on_due is not None and due_in is not None:
+            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
+
+
+@dataclass(eq=False)
+class Side:
+    """Slots for one sort of events, and what wakes the claimer that fills them.
+
+    A worker's first side takes the ordinary events, its second the commands and interactions, if it handles both.
     """
 
-    connection: Listener
+    wakeup: Wakeup
+    slots: Slots
 
     def __post_init__(self) -> None:
-        self._wanted = asyncio.Event()
-        self._not_before = float("-inf")
-        self._stopping = False
+        self._pause: asyncio.TimerHandle | None = None
+        self._again = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a claim may go out beside the next one."""
-        return self._wanted.is_set()
+    def wake(self) -> None:
+        """Claim because of a notification. If no slot is free, the event may overtake the waiting ones."""
+        self.slots.let_overtake()
+        self.wakeup.wake()
 
-    def found(self, count: int, limit: int) -> None:
-        """Note that a claim of ``limit`` events found ``count``, or failed and found none."""
-        if count < limit:
-            self._unwanted()
-        elif limit >= MANY and asyncio.get_running_loop().time() >= self._not_before:
-            self._wanted.set()
+    def answer(self, pause: float) -> None:
+        """Do so beside others: at once, or when the pause since the last answer, at most ``pause`` seconds, is over."""
+        self._again = self._pause is not None
+        if not self._again:
+            self.wake()
+            seconds = random.uniform(0, pause)  # noqa: S311 - no secret
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on, pause)
 
-    def failed(self, error: Exception) -> None:
-        log.warning("second claim failed; the worker goes on with one", **described(error))
-        self._not_before = asyncio.get_running_loop().time() + SECOND_PAUSE
-        self._unwanted()
-
-    def _unwanted(self) -> None:
-        if not self._stopping:
-            self._wanted.clear()
-
-    @staticmethod
-    def worth(free: list[tuple[list[str], int]]) -> list[tuple[list[str], int]]:
-        """Return which of the free slots a second claim is worth its cost for."""
-        return [(kinds, count) for kinds, count in free if count >= MANY]
-
-    async def wanted(self) -> bool:
-        """Wait until a second claim may go out. Return false when the worker stops."""
-        if not await sleep_unless(self._wanted, IDLE):
-            await self.connection.close()
-            await self._wanted.wait()
-        return not self._stopping
-
-    async def leave(self) -> None:
-        """End the connection before the worker opens another session: a claim must not belong to an older one."""
-        self._unwanted()
-        await self.connection.retire(LEAVE_WITHIN)
-
-    def stop(self) -> None:
-        """Let no further claim go out."""
-        self._stopping = True
-        self._wanted.set()
+    def _go_on(self, pause: float) -> None:
+        self._pause = None
+        if self._again:
+            self.answer(pause)
 
 
 @dataclass(eq=False)
 class Claimer:
-    """Claim events for free slots until the worker stops. A worker's claimers share all but ``side`` and ``second``."""
+    """Claim events for free slots until the worker stops. A worker's claimers share all but ``side``."""
 
     settings: WorkerSettings
     listener: Listener
     side: Side
-    second: SecondClaims | None
     cursors: Cursors
-    position: Position
-    splitter: CrowdSplitter
+    on_claimed: Callable[[Side, Sequence[Event], int], None]
+    """Gets the events that a claim found, and how many it asked for."""
+    on_crowd: Callable[[Sequence[Event]], None]
+    """Gets them, too: they may be of a crowd."""
     observer: Observer
     outage: Outage
-    sealing: Sealing
+    codec: Codec
 
     def __post_init__(self) -> None:
         self._failures = 0
@@ -201,12 +208,6 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until :meth:`stop`. Events of claims that are under way then are released."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run())
-            if self.second is not None:
-                group.create_task(self._run_beside(self.second))
-
-    async def _run(self) -> None:
         while not self._stopping:
             try:
                 await self._turn()
@@ -214,25 +215,8 @@ class Claimer:
                 log.exception("claim crashed; the worker tries again after a pause")
                 await self._pause()
 
-    async def _run_beside(self, second: SecondClaims) -> None:
-        while await second.wanted():
-            free = second.worth(self.side.slots.free())
-            if not free:
-                await self.side.slots.freed()
-                continue
-            kinds, limit = [kind for kinds, _ in free for kind in kinds], min(count for _, count in free)
-            try:
-                second.found(len(await self._claim_over(second.connection, kinds, limit)), limit)
-                if second.is_open:
-                    self.side.wakeup.wake()  # the first one may have found nothing but what this one had locked
-            except Exception as error:  # noqa: BLE001 - the first connection goes on, and meets it as well if it stays
-                second.failed(error)
-                self.side.wakeup.wake()  # the first one may have left out what this one was to claim
-
     def stop(self) -> None:
         self._stopping = True
-        if self.second is not None:
-            self.second.stop()
         self.side.slots.close()
         self.side.wakeup.wake()
 
@@ -269,34 +253,26 @@ class Claimer:
         return found
 
     async def _claim(self, kinds: list[str], limit: int) -> bool:
-        """Claim once over the first connection. Return whether there were any events."""
+        """Claim once. Return whether there were any events."""
         if self._stopping:
             return False
         events: list[Event] | None = None
         began = asyncio.get_running_loop().time()
         slept, self._slept = self._slept, None
-        try:
-            with excused(log, "claim failed; the worker tries again", self.outage):
-                events = await self._claim_over(self.listener, kinds, limit, slept)
-            if events is None:
-                await self._pause()
-            else:
-                self._failures = 0
-                self._claiming_since = self._claiming_since or began
-        finally:
-            if self.second is not None:
-                self.second.found(len(events or ()), limit)
+        with excused(log, "claim failed; the worker tries again", self.outage):
+            events = await self._hand_over(kinds, limit, slept)
+        if events is None:
+            await self._pause()
+        else:
+            self._failures = 0
+            self._claiming_since = self._claiming_since or began
         return bool(events)
 
-    async def _claim_over(
-        self, listener: Listener, kinds: list[str], limit: int, slept: float | None = None
-    ) -> list[Event]:
-        """Claim once over a connection, hand the events to the slots, and return them."""
+    async def _hand_over(self, kinds: list[str], limit: int, slept: float | None) -> list[Event]:
+        """Claim once, hand the events to the slots, and return them."""
         loop = asyncio.get_running_loop()
         began, began_at = loop.time(), time.time_ns()
-        halves = self.second is not None and self.second.is_open
-        with self.side.slots.expecting(kinds, limit, halves=halves) as most_bytes:
-            events = await self._claim_events(listener, kinds, limit, most_bytes)
+        events = await self._claim_events(kinds, limit)
         self.observer.metrics.operation.add("receive", loop.time() - began)
         if events:
             self.side.wakeup.active = True
@@ -305,15 +281,13 @@ class Claimer:
             self.observer.metrics.claimed(events)
             if self.observer.tracing is not None:
                 self.observer.tracing.received(events, began_at)
-            self.splitter.claimed(events)
             self.side.slots.accept(events, began)
-            self.position.claimed(self.side, events, limit)
+            self.on_claimed(self.side, events, limit)
+            self.on_crowd(events)
         return events
 
-    async def _claim_events(
-        self, listener: Listener, kinds: list[str], limit: int, most_bytes: int
-    ) -> list[Event]:
-        async with listener.bounded() as connection:
+    async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
+        async with self.listener.bounded() as connection:
             corrections = self.cursors.corrections
             events = await Engine(connection).claim_events(
                 kinds,
@@ -323,7 +297,7 @@ class Claimer:
                 invisible_for=self.settings.lease,
                 cursors=self.cursors.starts(kinds),
                 member_kinds=self.side.slots.kinds,
-                most_bytes=most_bytes,
+                most_bytes=self.side.slots.bytes_left,
             )
         self.cursors.advance(events, corrections)
         for event in events:
@@ -331,8 +305,8 @@ class Claimer:
                 name_plainly(event)
         # Events that are not decrypted in time are tried again before their handlers run.
         with self.side.slots.opening(events), suppress(TimeoutError):
-            async with asyncio.timeout(OPEN_WITHIN):
-                await self.sealing.open_events(events)
+            async with asyncio.timeout(2.0):  # where data keys are looked up first
+                await self.codec.open_events(events)
         return events
 
     async def _pause(self) -> None:
@@ -345,7 +319,7 @@ class Claimer:
         longest = self.settings.poll_interval.total_seconds()
         if self._stopping:
             return
-        pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest)
+        pause = min(0.1 * 2 ** min(self._failures, 10), longest)
         await asyncio.sleep(min(pause, UNBROKEN_PAUSE))
         self.side.wakeup.answered()
         await self.side.wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))

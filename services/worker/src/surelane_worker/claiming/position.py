@@ -11,23 +11,32 @@ Those who answer beside the responder let a random pause go by between two answe
 
 A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or those
 who listen are full. It then listens again, and answers for some minutes.
+
+The poller looks at the whole queue at every poll interval, and ahead of the cursors after activity. A worker in reserve
+looks more rarely. What a look finds wakes the claimer, as a notification does. It also brings the worker's heartbeat,
+and tells whether a position is free. While vacuum is held back, a look at everything reads every dead row. So it has a
+connection of its own, and no claim waits for it.
 """
 
 import asyncio
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+from itertools import compress, cycle
+from typing import Any
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
+from surelane_service.durations import jittered
 from surelane_service.engine import Engine
+from surelane_service.figures import Figures
 from surelane_service.fleet import POSITIONS
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import CHANNEL, Listener
-from surelane_worker.observing.readiness import excused
-from surelane_worker.running.slots import Slots
+from surelane_worker.claiming.claimer import Cursors, Side
+from surelane_worker.observing.readiness import Outage, excused
+from surelane_worker.sessions import Announcer
 
 FULL, FREE, TAKEN = "full", "free", "taken"
 """Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
@@ -45,98 +54,24 @@ PAUSE, DEPUTYS_PAUSE = 0.5, 0.05
 """The most seconds between two answers of a worker in reserve, and of the deputy."""
 PATIENCE = 1000
 """How many notifications in a row a worker in reserve hears without answering. Then it listens no longer."""
-CHECKED = 300.0
-"""Seconds between two statements that check an idle connection which listens."""
-RETRY = 1.0
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to free its position."""
-LONG = timedelta(seconds=2)
-"""The wait of an event from which on its kind is looked at. The database uses the same number."""
-SPLIT_PAUSE = 1.0
-"""Least seconds between two looks while no events are being moved."""
-SPLIT_SHARE = 0.25
-"""While events are being moved, steps take at most this part of the time."""
+
+JITTER = 0.5
+"""Polls wait up to half an interval more: an idle worker sends less than one statement per poll interval."""
+SHARE = 0.05
+"""Polls take at most this part of the time, within :data:`LONGEST`."""
+LONGEST = timedelta(minutes=1)
+"""The longest pause between two slow polls, where the poll interval is shorter."""
+
+RESERVE = 6
+"""Workers in reserve that poll at every poll interval. More of them take turns: all together poll as often as these."""
+MOST_INTERVALS, LONGEST_RESERVE = 8, timedelta(seconds=40)
+"""The longest pause of a worker in reserve: the shorter of so many poll intervals and this."""
+FIGURES_WITHIN = 60.0
+"""Seconds that a call for figures waits for the next poll."""
 
 log = get_logger("surelane_worker.claiming.position")
-
-
-class Wakeup:
-    """Wakes an idle claimer: after a notification, when an event is due, or because a poll found one."""
-
-    def __init__(self, curious: asyncio.Event | None = None) -> None:
-        """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
-        self._reason = asyncio.Event()
-        self.curious = asyncio.Event() if curious is None else curious
-        self.active = True
-        """Whether a claim found events: more may be scheduled behind them."""
-        self._timer: asyncio.TimerHandle | None = None
-
-    def wake(self) -> None:
-        """Say that there may be something to claim, now or later."""
-        self.active = True
-        self._reason.set()
-
-    def answered(self) -> None:
-        """Say that a claim begins: it answers all notifications until now."""
-        self._reason.clear()
-
-    async def sleep(self, within: float | None = None) -> None:
-        """Wait until there is a reason to claim, at most ``within`` seconds."""
-        if self.active:
-            self.look_ahead()
-        await sleep_unless(self._reason, within)
-
-    def look_ahead(self) -> None:
-        """Ask for a peek: the event that is due next may have changed."""
-        self.active = False
-        self.curious.set()
-
-    def peeked(
-        self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
-    ) -> None:
-        """Wake at once if a peek found an event to claim. Call ``on_due``, if given, when the next one is due."""
-        found = [vt for vt in vts if vt is not None]
-        if any(vt <= now for vt in found):
-            self._reason.set()
-        if self._timer is not None:
-            self._timer.cancel()
-        due_in = min(((vt - now).total_seconds() for vt in found if vt > now), default=None)
-        self._timer = None
-        if on_due is not None and due_in is not None:
-            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
-
-
-@dataclass(eq=False)
-class Side:
-    """Slots for one sort of events, and what wakes the claimer that fills them.
-
-    A worker's first side takes the ordinary events, its second the commands and interactions, if it handles both.
-    """
-
-    wakeup: Wakeup
-    slots: Slots
-
-    def __post_init__(self) -> None:
-        self._pause: asyncio.TimerHandle | None = None
-        self._again = False
-
-    def wake(self) -> None:
-        """Claim because of a notification. If no slot is free, the event may overtake the waiting ones."""
-        self.slots.let_overtake()
-        self.wakeup.wake()
-
-    def answer(self, pause: float) -> None:
-        """Do so beside others: at once, or when the pause since the last answer, at most ``pause`` seconds, is over."""
-        self._again = self._pause is not None
-        if not self._again:
-            self.wake()
-            seconds = random.uniform(0, pause)  # noqa: S311 - no secret
-            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on, pause)
-
-    def _go_on(self, pause: float) -> None:
-        self._pause = None
-        if self._again:
-            self.answer(pause)
 
 
 @dataclass(eq=False)
@@ -275,12 +210,13 @@ class Position:
     async def run(self) -> None:
         """Keep the position until cancelled. A worker that listens checks its connection, too."""
         while True:
-            if not await sleep_unless(self._changed, CHECKED if self._listens() else None):
+            # An idle connection that listens is checked by a statement.
+            if not await sleep_unless(self._changed, 300.0 if self._listens() else None):
                 self._seeks = True
             with excused(log, "position not taken"):
                 await self._keep()
                 continue
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(1.0)
             self.seek()
 
     async def _keep(self) -> None:
@@ -311,43 +247,123 @@ class Position:
 
 
 @dataclass(eq=False)
-class CrowdSplitter:
-    """Give a workspace with a large backlog of a kind lanes of its own, so that it does not hold up the others.
-
-    Claims report events that have waited long. The database then finds their workspaces and moves them
-    (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
-    ``lease``, for which claims stand, tells when an event was claimed.
-    """
+class Poller:
+    """Report to cursors, wake-ups and schedules what is in the queue, and fetch the queue's figures."""
 
     engine: Engine
-    lease: timedelta
+    kinds: Sequence[str]
+    """Those of all sides."""
+    cursors: Cursors
+    sides: Sequence[Side]
+    """Whose claimers to wake. Their wake-ups share the requests for a look."""
+    position: Position
+    announcer: Announcer
+    interval: timedelta
+    max_attempts: int
+    on_cron: Callable[[float | None], None]
+    """Gets the seconds until the next named schedule is due, or ``None``."""
+    on_drained: Callable[[bool], None]
+    """Gets, with each poll, whether an operator drained this worker."""
+    on_slow: Callable[[], Coroutine[Any, Any, None]]
+    """Called when a poll takes long: the network may have lost the claimer's connection, too."""
 
     def __post_init__(self) -> None:
-        self._kinds: set[str] = set()
-        self._reason = asyncio.Event()
-
-    def claimed(self, events: Sequence[Event]) -> None:
-        """Note a claim. If its first event has waited long, look at its kind soon."""
-        first = events[0]
-        if first.prior_vt is not None and first.vt - first.prior_vt > self.lease + LONG:
-            self._kinds.add(first.kind)
-            self._reason.set()
+        self._proving: asyncio.Task[None] | None = None
+        self._outage = Outage(log, "polls")
+        self._masks = [
+            (side.wakeup, [kind in side.slots.kinds for kind in self.kinds]) for side in self.sides
+        ]
+        """Which of the kinds each wake-up is for."""
+        self._workers = 1
+        """Workers that are alive, as last measured."""
+        self._slow = timedelta()
+        """The shortest pause after the last poll, by how long it took."""
+        self._wanted: asyncio.Future[Figures] | None = None
 
     async def run(self) -> None:
-        """Look at kinds until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Poll until cancelled."""
+        clock = asyncio.get_running_loop().time
+        polled, share, asked = clock(), 0.0, False
         while True:
-            await self._reason.wait()
-            self._reason.clear()
-            kinds, self._kinds = self._kinds, set()
-            began, pause = loop.time(), SPLIT_PAUSE
-            for kind in kinds:
-                again = None
-                with excused(log, "could not separate workspaces' backlogs", kind=kind):
-                    # If it fails, the next claim of an old event brings the kind.
-                    again = await self.engine.share_kind(kind)
-                if again is not None:
-                    self._kinds.add(kind)
-                    self._reason.set()
-                    pause = min(pause, again.total_seconds())
-            await asyncio.sleep(max(pause, (loop.time() - began) * (1 / SPLIT_SHARE - 1)))
+            # Anew each time: a worker that took a position meanwhile polls sooner.
+            due = polled + share * self._period.total_seconds()
+            full = not asked or clock() >= due  # a timer may come a little early
+            took = await self._peek(full=full)
+            if self._outage.on:
+                await asyncio.sleep(jittered(timedelta(seconds=1), JITTER))
+                asked = False
+                continue
+            if full:
+                self._slow = min(took / SHARE, LONGEST)
+                polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
+                due = polled + share * self._period.total_seconds()
+            # Between two peeks, at least.
+            await asyncio.sleep(max(min(0.25, due - clock()), took.total_seconds()))
+            asked = await sleep_unless(self.sides[0].wakeup.curious, max(due - clock(), 0.0))
+
+    @property
+    def _period(self) -> timedelta:
+        """The pause between two polls, without jitter."""
+        interval = self.interval
+        if not self.position.stands_by():
+            turns = min(max((self._workers - POSITIONS) / RESERVE, 1.0), MOST_INTERVALS)
+            interval = max(interval, min(interval * turns, LONGEST_RESERVE))
+        return max(interval, self._slow)
+
+    async def figures(self) -> Figures:
+        """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own."""
+        if self._wanted is None:
+            self._wanted = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(FIGURES_WITHIN):
+                return await asyncio.shield(self._wanted)
+        except TimeoutError:
+            return await self.engine.figures()
+
+    async def _peek(self, *, full: bool) -> timedelta:
+        """Look at everything, or from the cursors on. Return how long the database took."""
+        self.sides[0].wakeup.curious.clear()  # this answers everything asked until now
+        # An idle worker then finds out whether its connection for claims still works.
+        slow = asyncio.get_running_loop().call_later(1.0, self._doubt)
+        try:
+            with excused(log, "poll failed", self._outage):
+                return await self._look(full=full)
+        finally:
+            slow.cancel()
+        return timedelta()
+
+    def _doubt(self) -> None:
+        self._proving = asyncio.create_task(self.on_slow())
+
+    async def _look(self, *, full: bool) -> timedelta:
+        before = self.cursors.starts(self.kinds)
+        peek = await self.engine.peek_events(
+            self.kinds,
+            2 * self._period,  # no further ahead than until the next poll
+            max_attempts=self.max_attempts,
+            cursors=None if full else before,
+            measure=self._wanted is not None,
+            positions_before=self.position.wanted if full else 0,
+            worker=self.announcer.due() if full else None,
+            clock_offset=self.announcer.clock_offset,
+            drains=self.announcer.worker.name if full else None,
+        )
+        self.cursors.correct(self.kinds, before, peek)
+        answers = self.position.answers()
+        for wakeup, mask in self._masks:
+            wakeup.peeked(peek.now, compress(peek.vts, cycle(mask)), self.position.due if answers else None)
+        # Others fire a schedule only if its time has come and no worker did.
+        self.on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
+        if peek.position_free:
+            self.position.seek()
+        if peek.announced is not None:
+            self.announcer.sent(announced=peek.announced)
+        if peek.drained is not None:
+            self.on_drained(peek.drained)
+        if peek.figures is not None:
+            self.announcer.compared(peek.figures.clock_offset)
+            self._workers = peek.figures.workers
+        if self._wanted is not None and peek.figures is not None:
+            self._wanted.set_result(peek.figures)
+            self._wanted = None
+        return peek.took

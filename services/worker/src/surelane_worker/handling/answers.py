@@ -34,8 +34,6 @@ TAKES = {
     SUBMISSION: ("response_action", "errors", "view"),
     "slack.block_suggestion": ("options", "option_groups"),
 }
-SEND_WITHIN = 2.5
-"""Seconds that one call may take, in which answers are sent."""
 WAIT = timedelta(seconds=10)
 """No request waits for so long: it has 2.5 seconds. The rest allows for clocks that differ."""
 
@@ -138,7 +136,7 @@ def _plain(value: object) -> object:
     raise AnswerError(f"an answer cannot hold a {type(value).__name__}")
 
 
-class Answers:
+class AnswerSender:
     """Send answers to the ingest processes that wait. Answers that come during a call share the next one."""
 
     def __init__(self, engine: Engine, lease: timedelta) -> None:
@@ -167,7 +165,7 @@ class Answers:
             taken: set[int] = set()
             asked = [(event.id, event.claim, text) for event, text, _ in batch]
             try:
-                async with asyncio.timeout(SEND_WITHIN):
+                async with asyncio.timeout(2.5):
                     taken = await self._engine.answer_requests(asked)
             except (SurelaneError, TimeoutError, OSError) as error:
                 log.warning("could not answer Slack's requests", count=len(batch), **described(error))

@@ -20,7 +20,7 @@ from surelane.events import Event
 from surelane.slack import place_of
 from surelane.text import escaped
 from surelane_worker.handling.outcomes import Pause, duration
-from surelane_worker.handling.shapes import Call, StepMismatchError
+from surelane_worker.handling.shapes import StepCall, StepMismatchError
 from surelane_worker.handling.steps import Steps
 from surelane_worker.slack.chunks import LONGEST_SECTION, MOST_SECTIONS, beginning, sections, update_of
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
@@ -31,8 +31,6 @@ CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.wr
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
 CONNECT = "surelane.connect"
 """The id of a button that leads to a page. Its clicks need no answer."""
-FEW = 5
-"""Choices that are buttons. More are a menu."""
 MOST_CHOICES = 100
 LONGEST_CHOICE = 75
 LONGEST_QUESTION = 100
@@ -114,13 +112,13 @@ class Asks:
             answer = Answer(signal.value["choice"], signal.value["user"], signal.at)
             if not callable(by):
                 return answer
-            if await self._steps.run(f"{question} may", Call(lambda user=answer.user: by(user))):
+            if await self._steps.run(f"{question} may", StepCall(lambda user=answer.user: by(user))):
                 await self._close(question, posted, chosen(answer.choice, answer.user))
                 return answer
             told = partial(
                 tell, self._replies, event, posted, answer.user, "You may not answer this question."
             )
-            await self._steps.run(f"{question} refused", Call(told))
+            await self._steps.run(f"{question} refused", StepCall(told))
 
     async def _post(
         self,
@@ -144,7 +142,7 @@ class Asks:
             posted = {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]}
             return posted | asked | owner_fields(event)
 
-        posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), Call(post))
+        posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), StepCall(post))
         return posted
 
     def _block(self, name: str) -> Block:
@@ -152,7 +150,7 @@ class Asks:
         return Block(self._steps.fence.event.id, f"{key.name}:{key.nth}")
 
     async def _close(self, question: str, posted: Mapping[str, Any], how: str) -> None:
-        await self._steps.run(closed_as(question), Call(partial(close, self._replies, posted, how)))
+        await self._steps.run(closed_as(question), StepCall(partial(close, self._replies, posted, how)))
 
     @asynccontextmanager
     async def stoppable(self, event: Event, text: str, by: People) -> AsyncIterator[None]:
@@ -170,7 +168,7 @@ class Asks:
             with ignoring_final_errors():
                 await self._replies.client.chat_delete(channel=posted["channel"], ts=posted["ts"])
 
-        await self._steps.run(closed_as(block.question), Call(remove))
+        await self._steps.run(closed_as(block.question), StepCall(remove))
 
 
 def asked_as(question: str) -> str:
@@ -275,7 +273,7 @@ def _check_choices(choices: object, name: str) -> None:
 def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
     if choices is None:
         return [button("Answer…", WRITE, "write")]
-    if len(choices) <= FEW:
+    if len(choices) <= 5:  # more are a menu
         # Two buttons of one block may not have the same id.
         return [button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
     options = [{"text": plain(each), "value": str(number)} for number, each in enumerate(choices)]

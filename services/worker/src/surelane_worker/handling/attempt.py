@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, cast
 
+from surelane.codec import Codec
 from surelane.drivers import Row
-from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import RUN
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import SUBMISSION, Answers
+from surelane_worker.handling.answers import SUBMISSION, AnswerSender
 from surelane_worker.handling.asks import Asks
 from surelane_worker.handling.fence import Fence
-from surelane_worker.handling.flow import Run, Suspended
+from surelane_worker.handling.flow import AttemptTasks, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
 from surelane_worker.handling.room import FileRoom
+from surelane_worker.handling.routes import FIRST
 from surelane_worker.handling.steps import Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
-from surelane_worker.handling.versions import FIRST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.notes import Notebooks
@@ -43,14 +43,14 @@ class Services:
     """Returns while a claim stands; otherwise cancels its handler."""
     settings: WorkerSettings
     slack: SlackClients
-    answers: Answers
+    answers: AnswerSender
     log: Logger
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
     tokens: BotTokens | None
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None
-    sealing: Sealing
+    codec: Codec
     metrics: Metrics
     file_room: FileRoom
 
@@ -84,8 +84,6 @@ class Attempt:
 
     answered = False
     """Whether Slack's request or the person has an answer."""
-    held = False
-    """Whether a snooze holds back the event's group."""
     main: asyncio.Task[Any] | None = None
     """The task that runs the handler; ``None`` if a thread runs it."""
     version = FIRST
@@ -118,9 +116,9 @@ class Attempt:
 
     async def prepare(self, events: Sequence[Event]) -> None:
         """Decrypt the events, and take the token of the first one's workspace, if that has installed the app."""
-        sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
-        if not sealing.entered(events):
-            await sealing.enter(events)
+        tokens, first = self.services.tokens, self.events[0]
+        if (opening := self.services.codec.enter(events)) is not None:
+            await opening
         if tokens is not None:
             self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
 
@@ -241,7 +239,7 @@ class Attempt:
         return Steps(
             self.fence(event),
             self.threads,
-            Run(self.main, self.mark, self.root if self.main is None else None, self._thread_works),
+            AttemptTasks(self.main, self.mark, self.root if self.main is None else None, self._thread_works),
             self.own,
             self._grouped,
             self.services.step_retries,

@@ -9,14 +9,11 @@ from surelane.events import Event
 from surelane.jobs import Job
 from surelane_service.durations import MOST_AT_ONCE, Rate, parse_rate
 from surelane_worker.handling.outcomes import Pause, positive
-from surelane_worker.handling.routes import is_interactive
-from surelane_worker.handling.versions import checked
+from surelane_worker.handling.routes import check_version, is_interactive
 
 MOST_ATTEMPTS = 1000
 MOST_WAIT = timedelta(hours=1)
 """The longest ``max_wait``: events of Slack's that wait for longer expire."""
-TIMES = 5
-"""``max_wait`` by default: so many times ``debounce``."""
 Per = Literal["workspace", "channel", "user"]
 KeyOf = Callable[[Any], object]
 """Takes a job's payload and returns its key. Jobs with the same key share a limit."""
@@ -108,7 +105,7 @@ class Debounce:
                 raise ValueError("max_wait: it bounds debounce, which is missing")
             return None
         quiet = positive("debounce", debounce)
-        most = min(TIMES * quiet, MOST_WAIT) if max_wait is None else positive("max_wait", max_wait)
+        most = min(5 * quiet, MOST_WAIT) if max_wait is None else positive("max_wait", max_wait)
         if max(most, quiet) > MOST_WAIT:
             name, given = ("debounce", debounce) if quiet > MOST_WAIT else ("max_wait", max_wait)
             raise ValueError(f"{name}: {given!r} is longer than an hour")
@@ -176,4 +173,4 @@ def check_bounds(kinds: tuple[str, ...], bounds: Bounds) -> None:
     if (limit := bounds.get("limit")) is not None:
         limit.check(kinds)
     if version is not None:
-        checked(version, kinds)
+        check_version(version, kinds)

@@ -17,7 +17,7 @@ from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.children import IfFailed, run_child
 from surelane_worker.handling.outcomes import Anew, FanOut, Pause
 from surelane_worker.handling.progress import set_tags
-from surelane_worker.handling.shapes import Call, StepMismatchError
+from surelane_worker.handling.shapes import StepCall, StepMismatchError
 from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.replies import Replies
@@ -160,7 +160,7 @@ class Context:
                 name, or its function is annotated with a type that JSON cannot hold.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        call = Call(function, arguments, named, retries, backoff, timeout)
+        call = StepCall(function, arguments, named, retries, backoff, timeout)
         return await self._attempt.steps.run(name, call, key)
 
     async def undo(
@@ -187,7 +187,7 @@ class Context:
             StepMismatchError: as for :meth:`step`.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        await self._attempt.steps.undo(name, Call(function, arguments, named, retries, backoff, timeout))
+        await self._attempt.steps.undo(name, StepCall(function, arguments, named, retries, backoff, timeout))
 
     async def patched(self, name: str) -> bool:
         """Return whether a change of the code is for this run: false if the run was past this point before the change.

@@ -56,7 +56,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AttemptTasks:
     """What an attempt tells its flow about itself.
 
     Attributes:
@@ -77,7 +77,7 @@ class Flow:
 
     def __init__(
         self,
-        run: Run,
+        run: AttemptTasks,
         before: Callable[[], Awaitable[None]],
         due: Callable[[], Awaitable[AbstractSet[tuple[str, int]]]],
     ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack, cast, get_args
 
-from surelane.encryption.sealing import CURRENT
+from surelane.codec import CURRENT
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane.jobs import Priority
@@ -22,9 +22,8 @@ from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.bounds import Bounds, Debounce, Limit, check_bounds
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
-from surelane_worker.handling.payload import with_payload
-from surelane_worker.handling.routes import Takes, every, ids, is_interactive
-from surelane_worker.handling.versions import FIRST, numbers, of_kind
+from surelane_worker.handling.routes import FIRST, Takes, every, ids, is_interactive, numbers, of_kind
+from surelane_worker.handling.shapes import with_payload
 from surelane_worker.slack.limiter import check_after_wait
 
 _OURS = (CURRENT, RUN, check_after_wait)
@@ -228,7 +227,7 @@ def routed(tried: list[Route], ends: Sequence[Route], kinds: tuple[str, ...]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class DeclaredSchedule:
     """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron`."""
 
     name: str
@@ -256,17 +255,17 @@ class Schedule:
             raise ValueError(f"priority is 0, 1, 2 or 3, not {self.priority!r}")
 
 
-class Registered:
+class HandlerSet:
     """What a set of handlers has: routes, then one handler per kind, their middleware, and schedules."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
         self.fallbacks: list[Route] = []
         self.middlewares: list[Middleware] = []
-        self.own_schedules: list[Schedule] = []
+        self.own_schedules: list[DeclaredSchedule] = []
         self.hooks: list[tuple[tuple[str, ...], Handler]] = []
         """The failure hooks, each with its kinds; none: all of this set."""
-        self.included: list[Registered] = []
+        self.included: list[HandlerSet] = []
 
     def add(self, handler: Handler, takes: Takes | None) -> None:
         """Add a route, or without ``takes`` the handler of whole kinds."""
@@ -318,7 +317,7 @@ class Registered:
         tried = [*own, *hooks, *included]
         return [replace(route, handler=route.handler.within(self.middlewares)) for route in tried]
 
-    def schedules(self) -> list[Schedule]:
+    def schedules(self) -> list[DeclaredSchedule]:
         """Return the declared schedules, those of included sets too."""
         found = {known.name: known for other in self.included for known in reversed(other.schedules())}
         return list((found | {known.name: known for known in self.own_schedules}).values())

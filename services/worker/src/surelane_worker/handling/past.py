@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from surelane.json_text import read_json
-from surelane_service.engine import StoredStep
+from surelane_service.durable import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.shapes import StepMismatchError

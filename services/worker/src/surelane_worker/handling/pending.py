@@ -3,6 +3,10 @@
 A handler is suspended only if nothing but its waits can wake it. Python lists no reasons for which a task rests. But
 its coroutines tell: a sleep, a call, a thread or a timeout goes on by itself; a lock, a queue, a group of tasks or
 another task does not. What is none of these is taken for something that goes on: the handler then keeps its slot.
+
+The coroutines and their frames are read by documented names (:mod:`inspect`). No public name tells which future a task
+awaits (``_fut_waiter``), what ``asyncio.gather`` waits for (``_children``), or which timeout runs around a coroutine
+(its referents). Where a Python lacks the first two, the task counts as going on: a handler keeps its slot longer.
 """
 
 import asyncio

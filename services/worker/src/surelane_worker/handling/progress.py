@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from surelane.encryption.keys import SealedError
+from surelane.codec import SealedError
 from surelane.errors import SurelaneError, described
 from surelane_service.lifecycle import apart, sleep_unless
 from surelane_worker.handling.fence import Fence

@@ -14,8 +14,6 @@ LONGEST_MESSAGE = 2000
 LONGEST_RESULT = 1_000_000
 LONGEST_TRACEBACK = 4000
 """Characters. The end is kept: it names what was raised, and where."""
-TRACED = 3
-"""Attempts whose records have a traceback. An event may have a thousand attempts, and its row has all their errors."""
 _OURS = {"surelane", "surelane_dev", "surelane_service", "surelane_worker"}
 _NOT_THEIRS = _OURS | {"slack_bolt"} | sys.stdlib_module_names
 """Top-level names of modules between a team's functions, and below them."""
@@ -63,7 +61,8 @@ def error_record(
     ``traceparent``: the span of the attempt, for a link from the next one.
     """
     record = failure_record(raised, event.attempts, reason) | {"worker": worker}
-    if isinstance(raised, BaseException) and event.attempts <= TRACED:
+    # An event may have a thousand attempts, and its row has all their errors.
+    if isinstance(raised, BaseException) and event.attempts <= 3:
         record["traceback"] = "".join(traceback.format_exception(raised))[-LONGEST_TRACEBACK:]
     if traceparent is not None:
         record["traceparent"] = traceparent

@@ -13,10 +13,10 @@ from surelane_worker.handling import routes
 from surelane_worker.handling.bounds import Bounds, KindBounds, OnBounds, RouteBounds
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import (
+    DeclaredSchedule,
     HandlersError,
+    HandlerSet,
     Middleware,
-    Registered,
-    Schedule,
     handler_of,
     is_async,
     name_of,
@@ -41,7 +41,7 @@ class Handlers:
     """
 
     def __init__(self) -> None:
-        self._registered = Registered()
+        self._registered = HandlerSet()
 
     @overload
     def on(
@@ -248,7 +248,7 @@ class Handlers:
             raise HandlersError(f"two schedules are called {name!r}")
         given, options = dict(payload or {}), (time_zone, catch_up, priority, overlap, jitter)
         try:
-            self._registered.own_schedules.append(Schedule(name, schedule, kind, given, *options))
+            self._registered.own_schedules.append(DeclaredSchedule(name, schedule, kind, given, *options))
         except ValueError as error:
             raise HandlersError(f"schedule {name!r}: {error}") from None
 
@@ -308,7 +308,7 @@ class Handlers:
         return register
 
 
-def registered_in(handlers: Handlers) -> Registered:
+def registered_in(handlers: Handlers) -> HandlerSet:
     """Return what a set has, for the worker."""
     return handlers._registered  # noqa: SLF001 - a team's editor shows what is documented
 

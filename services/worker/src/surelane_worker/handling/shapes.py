@@ -1,4 +1,4 @@
-"""Call the functions of steps, and write their results and arguments as JSON."""
+"""What goes in and out of a team's functions as JSON: a handler's typed payload, a step's arguments and result."""
 
 import asyncio
 import hashlib
@@ -13,12 +13,15 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from surelane.events import Event
 from surelane.json_text import read_json
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.outcomes import Pause, backoff_of, duration
 
 MOST_BYTES = 16_000_000
 """Of a step's result, as JSON in UTF-8."""
+MOST_PROBLEMS = 5
+"""So many of a payload's problems are named in one error."""
 _WRITTEN = str, int, float, list, tuple, dict
 """Classes whose subclasses JSON can hold, also where pydantic does not know them."""
 _UNWRITTEN = bytes, bytearray, memoryview, type, Callable
@@ -38,7 +41,7 @@ class StepResultError(StepMismatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ResultForm:
     """How a function is called, and how its result becomes JSON and is read again.
 
     ``adapter`` reads and writes the annotated type of the result, if there is one. ``unstorable`` is the type in it
@@ -51,7 +54,7 @@ class Shape:
     kept: bool = True
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Shape":
+    def of(cls, function: Callable[..., Any]) -> "ResultForm":
         plain = function
         while isinstance(plain, partial):
             plain = plain.func
@@ -101,7 +104,7 @@ class Shape:
             ) from None
 
 
-class Call:
+class StepCall:
     """A function, what it is called with, and its bounds; see :meth:`Context.step`.
 
     ``hashed`` is the fingerprint of what it is called with. Without ``pauses`` of its own, the worker's hold.
@@ -116,7 +119,7 @@ class Call:
         backoff: Pause | None = None,
         timeout: Pause | None = None,
     ) -> None:
-        self.shape = Shape.of(function)
+        self.form = ResultForm.of(function)
         self.hashed = fingerprint(arguments, named)
         self.retries = retries
         self.pauses = None if backoff is None else backoff_of(backoff)
@@ -126,7 +129,7 @@ class Call:
     async def result(self, in_thread: Callable[[Callable[[], object]], Awaitable[object]]) -> object:
         """Call it once, and return what it returns or raise what it raises."""
         async with asyncio.timeout(self._timeout):
-            result = self._call() if self.shape.is_async else await in_thread(self._call)
+            result = self._call() if self.form.is_async else await in_thread(self._call)
             return await result if inspect.isawaitable(result) else result
 
 
@@ -191,3 +194,50 @@ def _dumped(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+class InvalidPayloadError(Exception):
+    """The payload does not fit the handler's annotation. A further attempt would end the same way."""
+
+
+def with_payload(function: Callable[..., Any], *, is_async: bool) -> Callable[[Event, Any], Any]:
+    """Make a function of an event and a context from a function that takes the payload, by its annotation."""
+    adapter = _payload_adapter(function)
+
+    async def awaited(event: Event, ctx: Any) -> object:
+        return await function(event, ctx, _read(adapter, event))
+
+    def called(event: Event, ctx: Any) -> object:
+        return function(event, ctx, _read(adapter, event))
+
+    return awaited if is_async else called
+
+
+def _payload_adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
+    try:
+        payload = list(inspect.signature(function, eval_str=True).parameters.values())[2]
+        if payload.annotation is not payload.empty:
+            adapter = TypeAdapter(payload.annotation)
+            if not adapter.pydantic_complete:  # a name in it was unknown when the model was made
+                adapter.rebuild(raise_errors=True)
+            return adapter
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the annotation of its payload cannot be used: {reason}") from error
+    raise ValueError(
+        f"annotate its third argument, {payload.name}, with the payload's type: a pydantic model, a TypedDict, a"
+        " dataclass"
+    )
+
+
+def _read(adapter: TypeAdapter[Any], event: Event) -> object:
+    try:
+        return adapter.validate_json(event.body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)  # without values
+        named = [
+            f"{'.'.join(map(str, problem['loc'])) or 'payload'}: {problem['msg']}"
+            for problem in found[:MOST_PROBLEMS]
+        ]
+        more = [f"and {len(found) - MOST_PROBLEMS} more"] if len(found) > MOST_PROBLEMS else []
+        raise InvalidPayloadError("; ".join([*named, *more])) from None

@@ -18,14 +18,14 @@ from dataclasses import InitVar, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from surelane.encryption.keys import SealedError
-from surelane_service.engine import StoredStep
+from surelane.codec import SealedError
+from surelane_service.durable import StoredStep
 from surelane_worker.handling.fence import Fence
-from surelane_worker.handling.flow import STOP, Flow, Key, Run
+from surelane_worker.handling.flow import STOP, AttemptTasks, Flow, Key
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
 from surelane_worker.handling.past import PATCH, UNDO, End, Past, Signal, Tasks, signal_of
 from surelane_worker.handling.records import failure_record
-from surelane_worker.handling.shapes import Call, StepMismatchError, StepResultError, StepsAtOnceError
+from surelane_worker.handling.shapes import StepCall, StepMismatchError, StepResultError, StepsAtOnceError
 from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -72,7 +72,7 @@ class Steps:
 
     fence: Fence
     threads: Threads
-    attempt: Run = field(default_factory=Run)
+    attempt: AttemptTasks = field(default_factory=AttemptTasks)
     own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False
@@ -85,7 +85,7 @@ class Steps:
     def __post_init__(self, own: Tasks) -> None:
         self.flow = Flow(self.attempt, self.finalize, self._due)
         self.past = Past(self.fence, own, self.flow.stored)
-        self.undos: list[tuple[Key, Call]] = []
+        self.undos: list[tuple[Key, StepCall]] = []
         """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
         """Whether this attempt has stored something new. Then the next ones count anew."""
@@ -132,14 +132,14 @@ class Steps:
                 " name each with key=, such as the item that it is for"
             )
 
-    async def run(self, name: str, call: Call, key: object = None) -> Any:
+    async def run(self, name: str, call: StepCall, key: object = None) -> Any:
         """See :meth:`Context.step`."""
         return await self._once(self.key(name if key is None else f"{name} [{key}]"), call)
 
-    async def undo(self, name: str, call: Call) -> None:
+    async def undo(self, name: str, call: StepCall) -> None:
         """See :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
-        call.shape = replace(call.shape, kept=False)
+        call.form = replace(call.form, kept=False)
         self.undos.append((key, call))
         with self._asking(key, "step"):
             if await self.stored(key, "step") is None:
@@ -155,7 +155,7 @@ class Steps:
         await self.past.all()
         return self.past.lost_undos()
 
-    async def run_undo(self, key: Key, call: Call, *, final: bool) -> None:
+    async def run_undo(self, key: Key, call: StepCall, *, final: bool) -> None:
         """Run an undo. That it begins is stored: if its workers die, the others still run. ``final``: its last try."""
         await self.fence.send(self.fence.engine.begin_undo, key.name, key.nth)
         try:
@@ -183,7 +183,7 @@ class Steps:
     async def _due(self) -> set[tuple[str, int]]:
         return await self.fence.engine.due_waits(self.fence.event.id)
 
-    async def _once(self, key: Key, call: Call) -> Any:
+    async def _once(self, key: Key, call: StepCall) -> Any:
         self._running.add(key.name)
         try:
             with self._asking(key, "step", call.hashed):
@@ -191,9 +191,9 @@ class Steps:
                 if stored is not None and stored.ended:
                     if not stored.done:
                         raise _error(key, stored.tried["error"])
-                    return call.shape.read(key, await self.past.result(key))
+                    return call.form.read(key, await self.past.result(key))
                 await self._stop()
-                call.shape.check(key)
+                call.form.check(key)
                 await self.flow.turn(key)
                 await self.finalize()
                 self._calls[key] = asyncio.current_task()
@@ -202,7 +202,7 @@ class Steps:
             self._running.discard(key.name)
             self._calls.pop(key, None)
 
-    async def _run(self, key: Key, call: Call, tried: Mapping[str, Any]) -> Any:
+    async def _run(self, key: Key, call: StepCall, tried: Mapping[str, Any]) -> Any:
         hashed, pauses = call.hashed, call.pauses or self.retries
         before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
@@ -233,7 +233,7 @@ class Steps:
             else:
                 async with nullcontext() if self.flow.over else self.flow.giving():
                     await self._store(key, hashed, text, errors, began)
-                return call.shape.read(key, text)
+                return call.form.read(key, text)
             await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
 
     async def _refused(self, key: Key, hashed: str | None, error: Exception, began: float) -> StepError:
@@ -262,7 +262,7 @@ class Steps:
         if end in self._ends:
             self._ends.remove(end)
 
-    async def _tried(self, key: Key, call: Call, errors: Errors) -> str:
+    async def _tried(self, key: Key, call: StepCall, errors: Errors) -> str:
         """Call the function, and return its result as JSON.
 
         Of a thread that was waited for after a cancel, the result is stored: it counts unless the handler goes on.
@@ -287,11 +287,11 @@ class Steps:
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
-        return call.shape.text(key, result)
+        return call.form.text(key, result)
 
-    async def _keep(self, key: Key, call: Call, result: object, errors: Errors, began: float) -> None:
+    async def _keep(self, key: Key, call: StepCall, result: object, errors: Errors, began: float) -> None:
         try:
-            text = call.shape.text(key, result)
+            text = call.form.text(key, result)
         except StepResultError as error:
             await self._refused(key, call.hashed, error, began)
         else:

@@ -15,7 +15,7 @@ from typing import Any
 from surelane.drivers import Driver, async_driver, sync_driver
 from surelane.errors import UnsupportedConnection
 from surelane_worker.handling.flow import Key
-from surelane_worker.handling.shapes import Call, Shape, StepMismatchError, fingerprint
+from surelane_worker.handling.shapes import ResultForm, StepCall, StepMismatchError, fingerprint
 from surelane_worker.handling.steps import NO_FAILURES, Steps
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
@@ -49,7 +49,7 @@ class Transaction:
             hashed, results = fingerprint(arguments, named), list[object]()
 
             async def stored(result: object, xact: str) -> tuple[Any, ...]:
-                text = Shape.of(self._function).text(key, result)
+                text = ResultForm.of(self._function).text(key, result)
                 event = fence.event
                 sealed = await fence.engine.sealed_step(event.id, key.name, key.nth, hashed, text)
                 results.append(result)
@@ -71,7 +71,7 @@ class Transaction:
                         return results[0]
                 raise
 
-        return await self._steps.run(name, Call(once, arguments, named))
+        return await self._steps.run(name, StepCall(once, arguments, named))
 
     async def _offer(self, key: Key) -> str:
         """Store that the step may come, with a new token. Return the token."""

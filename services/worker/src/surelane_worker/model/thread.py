@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from surelane.encryption.keys import SealedError
+from surelane.codec import SealedError
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
 from surelane.text import text_of

@@ -15,7 +15,7 @@ from surelane_service.logs import get_logger
 from surelane_worker.handling.attempt import Services, Stoppable
 from surelane_worker.handling.bounds import Debounce
 from surelane_worker.handling.fence import Fence
-from surelane_worker.handling.outcomes import Snooze
+from surelane_worker.handling.outcomes import Held
 from surelane_worker.leasing import Claim
 from surelane_worker.settling import Settler
 from surelane_worker.slack.notes import ClaimLostError
@@ -81,4 +81,5 @@ class Coalescer:
         return Coalesced([head, *others], events)
 
     def _put_back(self, head: Claim, pause: float) -> None:
-        self.settler.put(head, Snooze(pause), json.dumps({"pause": pause, "blocking": True, "begun": False}))
+        held = Held(pause, begun=False)
+        self.settler.put(head, held, held.argument())

@@ -13,10 +13,8 @@ from functools import partial
 
 from opentelemetry.trace import NonRecordingSpan, use_span
 
-from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
-from surelane.encryption.envelopes import DamagedError
+from surelane.codec import DamagedError, KeyDestroyedError, NoKeyError
 from surelane.events import Event
-from surelane.jobs import job_text, jobs_text
 from surelane.json_text import mended
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
@@ -29,40 +27,33 @@ from surelane_worker.handling.handler import Given, Handler, left_values
 from surelane_worker.handling.outcomes import (
     COMPLETE,
     Anew,
-    Await,
     Backoff,
     Complete,
     Discard,
-    Elsewhere,
     Fail,
-    FanOut,
+    Failure,
+    Held,
     Outcome,
     Release,
-    Retry,
     Snooze,
-    Suspend,
-    Undone,
-    duration,
-    moment,
     outcome_of,
 )
-from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
     error_record,
     line_in,
     message_of,
-    result_text,
 )
+from surelane_worker.handling.routes import FIRST, noted
+from surelane_worker.handling.shapes import InvalidPayloadError
 from surelane_worker.handling.steps import StepError
 from surelane_worker.handling.threads import LOST
 from surelane_worker.handling.undo import undo
-from surelane_worker.handling.versions import FIRST, noted
 from surelane_worker.leasing import Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
-from surelane_worker.running.unanswered import uncancel, was_cancelled
+from surelane_worker.running.watching import uncancel, was_cancelled
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.limits import SlackBusyError
@@ -281,7 +272,7 @@ class Runner:
 
     async def _put_off(
         self, attempt: Attempt, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
-    ) -> Snooze | Discard:
+    ) -> Snooze | Held | Discard:
         """Put off an event, without counting its attempt.
 
         While its workspace has not installed the app, it holds back its group, and past its deadline it ends. If this
@@ -294,8 +285,7 @@ class Runner:
             await attempt.notebooks.of(event).note_call("no_key", f"worker {self._settings.name}: {error}")
             told = "an event cannot be decrypted; it waits for a worker that can"
             attempt.log.error(told, reason=str(error))
-            attempt.held = True
-            return Snooze(self._backoff.pause(1))
+            return Held(self._backoff.pause(1))
         deadline = (event.enqueued_at or event.event_ts) + self._settings.install_wait
         left = (deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
@@ -304,16 +294,16 @@ class Runner:
         soon = None if tokens is None else await tokens.wait(event, owner, deadline)
         tell = attempt.log.info if tokens is None or tokens.is_news(owner) else attempt.log.debug
         tell("its workspace has not installed the app; the event waits", owner=owner.identity)
-        attempt.held = True
         waited = self._settings.install_wait.total_seconds() - left
         pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
-        return Snooze(min(pause, INSTALL_PAUSE, left))
+        return Held(min(pause, INSTALL_PAUSE, left))
 
     def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, attempt: Attempt) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""
         followers: Sequence[Claim] = ()
         if work.head is not None:
             claims, followers = claims[:1], [claim for claim in claims[1:] if claim.outcome is None]
+            outcome = Held(outcome.pause) if isinstance(outcome, Snooze) else outcome
         if outcome is COMPLETE:  # nearly every attempt
             for claim in claims:
                 self._settler.put(claim, outcome, None, followers)
@@ -321,21 +311,19 @@ class Runner:
         if isinstance(outcome, Release):
             self.release(work)
             return False
-        if isinstance(outcome, Fail | Retry | Discard):
+        if isinstance(outcome, Failure):
             return self._fail(work, claims, outcome, attempt)
         try:
-            argument = self._argument(claims, outcome, blocking=work.head is not None or attempt.held)
+            argument = self._argument(claims, outcome)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
             if not isinstance(error, OutcomeError):
                 error = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
             return self._fail(work, claims, Fail(error), attempt)
-        ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers
         for claim in claims:
-            self._settler.put(claim, outcome, argument, ended_too)
+            self._settler.put(claim, outcome, argument, followers if outcome.ends_followers else ())
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
-            return False
-        return not (isinstance(outcome, Elsewhere) or (isinstance(outcome, Suspend) and outcome.blocking))
+        return outcome.goes_on
 
     def _note_anew(self, claim: Claim) -> None:
         """Warn once a minute of an event that continues as a new one again and again: it may never wait."""
@@ -351,51 +339,21 @@ class Runner:
             log.warning(told, **claim.named, times=ANEW_OFTEN, seconds=ANEW_WITHIN)
 
     @staticmethod
-    def _argument(
-        claims: Sequence[Claim],
-        outcome: Complete | Snooze | Elsewhere | Await | Suspend | FanOut | Undone,
-        *,
-        blocking: bool,
-    ) -> str | None:
-        """Return what ``agent.settle`` needs, as JSON text. ``blocking``: the group waits for a snoozed event."""
-        match outcome:
-            case Complete(result):
-                return result_text(result)
-            case Snooze(pause):
-                snooze: dict[str, object] = {"pause": duration(pause).total_seconds()}
-                return json.dumps(snooze | {"blocking": True} if blocking else snooze)
-            case Undone():
-                return json.dumps({"error": None, "final": True})
-            case Elsewhere(version):
-                return json.dumps({"pause": 0, "blocking": True, "begun": False, "version": version})
-            case Await(until):
-                return json.dumps({"until": moment(until).isoformat()})
-            case Suspend(waits):
-                sent = ("sort", "name", "nth", "seconds")
-                listed = [{field: getattr(wait, field) for field in sent} for wait in waits]
-                return json.dumps({"waits": listed, "blocking": outcome.blocking})
-            case FanOut(children, then, result):
-                if len(claims) > 1:
-                    raise ResultError("FanOut continues one event, not a group of events")
-                span = claims[0].span
-                with nullcontext() if span is None else use_span(NonRecordingSpan(span)):
-                    jobs, last = jobs_text(children), job_text(then)
-                kept = result_text(result) or "null"
-                anew = ', "anew": true' if isinstance(outcome, Anew) else ""
-                return f'{{"children": {jobs}, "continuation": {last}, "result": {kept}{anew}}}'
+    def _argument(claims: Sequence[Claim], outcome: Outcome) -> str | None:
+        """Return what ``agent.settle`` gets with an outcome, as JSON text. The jobs in it continue the trace."""
+        if outcome.of_one and len(claims) > 1:
+            raise ResultError(f"{type(outcome).__name__} continues one event, not a group of events")
+        span = claims[0].span
+        with nullcontext() if span is None else use_span(NonRecordingSpan(span)):
+            return outcome.argument()
 
-    def _fail(
-        self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
-    ) -> bool:
-        final, retry_in = None, (work.handler.backoff or self._backoff).pause(attempt.attempts)
-        match outcome:
-            case Retry(after):
-                retry_in = duration(after).total_seconds()
-            case Discard(reason):
-                final = message_of(reason)
-            case Fail(error):
-                reasons = (reason for sort, reason in FINAL.items() if isinstance(error, sort))
-                final = next(reasons, None) or final_reason(error)
+    def _fail(self, work: Work, claims: Sequence[Claim], outcome: Failure, attempt: Attempt) -> bool:
+        retry_in, final = outcome.pause, outcome.final
+        if retry_in is None:
+            retry_in = (work.handler.backoff or self._backoff).pause(attempt.attempts)
+        if isinstance(outcome, Fail):
+            reasons = (reason for sort, reason in FINAL.items() if isinstance(outcome.error, sort))
+            final = next(reasons, None) or final_reason(outcome.error)
         ended = True
         for claim in claims:
             again = final is None and self._goes_on(claim.event, attempt)
@@ -405,18 +363,11 @@ class Runner:
         self._log(attempt, outcome, retried=not ended)
         return ended
 
-    def _put_failure(
-        self, claim: Claim, outcome: Fail | Retry | Discard, retry_in: float, final: str | None = None
-    ) -> None:
+    def _put_failure(self, claim: Claim, outcome: Failure, retry_in: float, final: str | None = None) -> None:
         """Hand a failure to the settler. ``final``: the reason, for history, why no further attempt follows."""
-        traceparent = traceparent_of(claim.span)
-        if isinstance(outcome, Fail):
-            error = error_record(claim.event, self._settings.name, outcome.error, None, traceparent)
-        else:
-            reason = message_of(outcome.reason)
-            error = error_record(claim.event, self._settings.name, outcome, reason, traceparent)
+        failed = outcome.raised, outcome.why, traceparent_of(claim.span)
         failure = {
-            "error": error,
+            "error": error_record(claim.event, self._settings.name, *failed),
             "retry_in": retry_in,
             "final": final is not None,
             "reason": final,
@@ -429,25 +380,20 @@ class Runner:
         return min(event.attempts, attempt.attempts) < (event.max_attempts or self._settings.max_attempts)
 
     @staticmethod
-    def _log(attempt: Attempt, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
-        match outcome:
-            case Fail(error):
-                # The message may quote a user's text. It is in the event's error record, not in the log.
-                failed = {
-                    "error": type(error).__name__,
-                    "where": line_in(error.__traceback__),
-                    "retried": retried,
-                }
-                attempt.log.error("handler failed", **failed, exc_info=shown(error))
-            case Discard():
-                attempt.log.info("event discarded")
-            case Retry():
-                attempt.log.info("handler asked for another attempt", retried=retried)
+    def _log(attempt: Attempt, outcome: Failure, *, retried: bool) -> None:
+        if not isinstance(outcome, Fail):
+            attempt.log.info(outcome.told, retried=retried)
+            return
+        # The message may quote a user's text. It is in the event's error record, not in the log.
+        error, where = type(outcome.error).__name__, line_in(outcome.error.__traceback__)
+        attempt.log.error(
+            outcome.told, error=error, where=where, retried=retried, exc_info=shown(outcome.error)
+        )
 
 
-async def _elsewhere(version: str, _given: object, _context: Context) -> Elsewhere:
+async def _elsewhere(version: str, _given: object, _context: Context) -> Held:
     """Handle an event whose version this worker lacks."""
-    return Elsewhere(version)
+    return Held(0, begun=False, version=version)
 
 
 def _ended_by(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from surelane.events import Event
 from surelane_service.engine import band_of
 from surelane_service.logs import get_logger
-from surelane_worker.handling.answers import Answers
+from surelane_worker.handling.answers import AnswerSender
 from surelane_worker.handling.handler import Handler, fresh_variables, left_values
 from surelane_worker.handling.threads import DRAINED
 from surelane_worker.leasing import Capacity, Leases, Work, works_of
@@ -29,11 +29,6 @@ FRESH = 0.01
 """Seconds for which slots that were freed wait for others, to be filled in one claim."""
 PATIENCE = 1.0
 """Seconds that work waits for a slot before it is released: another worker may have a free one."""
-GRACE = 5.0
-"""Seconds that handlers have to end after a drain cancelled them."""
-WEIGHT = 0.1
-OVERTAKEN = 10
-"""Events claimed ahead, at most, where a notification lets one more be claimed. With more, a claim comes soon."""
 OVERTAKING = 2
 """Claims that a notification allows while no slot is free: two, because one claim in eight ignores priority."""
 TURN = 0.0002
@@ -101,13 +96,11 @@ class Share:
         self.limit = min(handlers[0].concurrency or concurrency, concurrency)
         self.running = 0
         self.waiting = Waiting()
-        self.expected = 0
-        """Events that claims under way may bring."""
         self._mean: float | None = None
 
     def took(self, seconds: float) -> None:
         """Add a duration to the moving average of how long work takes."""
-        self._mean = seconds if self._mean is None else self._mean + WEIGHT * (seconds - self._mean)
+        self._mean = seconds if self._mean is None else self._mean + 0.1 * (seconds - self._mean)
 
     @property
     def ahead(self) -> int:
@@ -132,7 +125,7 @@ class Slots:
     leases: Leases
     capacity: Capacity
     """Freed when work ends."""
-    answers: Answers
+    answers: AnswerSender
 
     def __post_init__(self) -> None:
         settings, handlers = self.settings, self.handlers
@@ -148,8 +141,6 @@ class Slots:
         self._shares = [Share(each, self._concurrency) for each in together.values() if each]
         self._share_of = {handler: share for share in self._shares for handler in share.handlers}
         self._running: dict[Work, None] = {}  # in the order of their starts
-        self._expected = self._expected_bytes = 0
-        """Events and their characters that claims under way may bring."""
         self._overtaking = 0
         """How many more claims may look for the event of the last notification, which may overtake waiting ones."""
         self._variables = fresh_variables()
@@ -162,25 +153,18 @@ class Slots:
 
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
-        if self.bytes_left <= self._expected_bytes:
-            return []
-        return self._claimable(overtaking=self._overtaking > 0, expected=1)
+        return self._claimable(overtaking=self._overtaking > 0)
 
-    def _claimable(self, *, overtaking: bool, expected: int) -> list[tuple[list[str], int]]:
-        """Return what finds a slot. ``expected`` is 1 to subtract what claims in flight may bring, else 0."""
+    def _claimable(self, *, overtaking: bool) -> list[tuple[list[str], int]]:
         if self.bytes_left <= 0 or self._resting:
             return []
         left = MOST if self._interactive else MOST_UNSETTLED - len(self.leases.held)
-        left -= expected * self._expected
-        free = (
-            (share.kinds, min(self._free(share, overtaking, expected * share.expected), left))
-            for share in self._shares
-        )
+        free = ((share.kinds, min(self._free(share, overtaking), left)) for share in self._shares)
         return [(kinds, count) for kinds, count in free if count > 0]
 
     def full(self) -> bool:
-        """Return whether events of some kind would find no slot. Claims under way may bring nothing."""
-        return len(self._claimable(overtaking=False, expected=0)) < len(self._shares)
+        """Return whether events of some kind would find no slot."""
+        return len(self._claimable(overtaking=False)) < len(self._shares)
 
     def let_overtake(self) -> None:
         """Let events be claimed singly though none finds a slot: a new one may come before the waiting ones."""
@@ -192,29 +176,6 @@ class Slots:
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""
         return self.settings.claim_bytes - (0 if self._interactive else self.leases.bytes)
-
-    @contextmanager
-    def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:
-        """Keep room for what a claim brings, for the length of the block. Yield how many characters that may be.
-
-        ``halves``: another claim goes out beside it, and gets half of the characters that are left.
-        """
-        left = self.bytes_left - self._expected_bytes
-        most = (left + 1) // 2 if halves else left
-        shares = dict.fromkeys(self._share_of[self.handlers[kind]] for kind in kinds)
-        self._expect(shares, limit, most)
-        try:
-            yield most
-        finally:
-            self._expect(shares, -limit, -most)
-
-    def _expect(self, shares: Iterable[Share], events: int, size: int) -> None:
-        self._expected += events
-        self._expected_bytes += size
-        for share in shares:
-            share.expected += events
-        if events < 0:
-            self.capacity.claim_ended()
 
     @contextmanager
     def opening(self, events: Sequence[Event]) -> Iterator[None]:
@@ -231,14 +192,14 @@ class Slots:
         self.capacity.left_out = len(free) < len(self._shares)
         self._overtaking = max(self._overtaking - 1, 0)
 
-    def _free(self, share: Share, overtaking: bool, expected: int) -> int:
+    def _free(self, share: Share, overtaking: bool) -> int:
         """Return how many events of a share may be claimed; 0 as long as a larger batch is better."""
         ahead = 0 if self._interactive else share.ahead
         slots = min(share.limit - share.running, self._concurrency - len(self._running))
-        free = min(slots + ahead - len(share.waiting) - expected, MOST)
+        free = min(slots + ahead - len(share.waiting), MOST)
         if free > min(int(ahead * FRESH / HORIZON), MOST // 2):
             return free
-        return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
+        return int(overtaking and ahead <= 10 and free + ahead > 0)  # with more ahead, a claim comes soon
 
     def accept(self, events: Sequence[Event], claimed_at: float) -> None:
         """Hold claimed events, and start each that finds a slot.
@@ -350,7 +311,7 @@ class Slots:
         await self._ended(within)
         for work in self._running:
             work.stop(DRAINED)
-        await self._ended(GRACE)
+        await self._ended(5.0)  # that handlers have to end after they were cancelled
 
     async def _ended(self, within: float) -> None:
         tasks = [work.task for work in self._running if work.task is not None]

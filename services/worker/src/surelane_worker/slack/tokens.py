@@ -12,7 +12,7 @@ import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.encryption.keys import SealedError
+from surelane.codec import SealedError
 from surelane.errors import SurelaneError, described
 from surelane.events import Event
 from surelane.slack import OWN, is_shared, reporter_of

@@ -15,6 +15,7 @@ from surelane_operator.console.charts import waterfall
 from surelane_operator.console.screen import Missing, Moved, ScreenAddress, Sources, Values, number
 from surelane_operator.reads import filters, timeline
 from surelane_operator.reads.lookup import matches_of
+from surelane_service.history import COLUMNS
 
 PAGE = 50
 OF_A_THREAD = 200
@@ -153,6 +154,9 @@ async def event(sources: Sources, asked: ScreenAddress) -> Values:
         "reason": why[0] if why else None,
         "behind": _head(why[1]) if why else None,
         "outcome": None if live else timeline.outcome(found),
+        "facts": [
+            (each, found[each.name]) for each in COLUMNS if each.label and found[each.name] is not None
+        ],
         "story": list(_told(sources, found, place)),
         "bars": waterfall(found),
         # The steps from which the event can run again.

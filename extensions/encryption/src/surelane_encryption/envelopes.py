@@ -3,7 +3,7 @@
 The value is encrypted with a workspace's data key. What SQL and operators need of an event stays beside it, in its
 place: ids, timestamps and types, no text. Handlers get the value alone. See ADR 0071.
 
-What the run of an event stores is sealed for its place: it does not open in another event or step.
+What the run of an event stores is sealed for its location: it does not open in another event or step.
 """
 
 import binascii
@@ -22,13 +22,14 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from surelane.encryption.keys import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES, SealedError
-from surelane.encryption.packing import pack, unpack
-from surelane.encryption.places import DIGEST_BYTES, Place
+from surelane.codec import SEALED, DamagedError, Location
 from surelane.slack import READ_BY_SQL, SHARED, TEAM, own_id, text_at
 from surelane.slack import workspace_of as installed_workspace
+from surelane_encryption.keys import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES
+from surelane_encryption.packing import pack, unpack
 
 SALT_BYTES = 16
+DIGEST_BYTES = 16
 MOST_VALUES = 2**20
 """Values that one cipher encrypts. AES-GCM with random nonces is safe for 2³²."""
 MOST_KEPT = 16
@@ -89,8 +90,6 @@ class Ciphers:
         return AESGCM(hmac.digest(self._raw, b"surelane value key" + salt, "sha256"))
 
 
-SEALED = "surelane.sealed"
-"""The field that holds the encrypted value."""
 IDS = "surelane.ids"
 """The field with the ids of people, channels and workspaces that stand in the value, so that erasing finds them."""
 WORKSPACE = "surelane.workspace"
@@ -103,7 +102,7 @@ CONTENT_KEY = "sealed:"
 """How the natural key of an event begins that Slack gave none."""
 
 _VERSION, _PLACED = b"\x01", b"\x02"
-"""How a sealed value begins: one for any place, and one for a place, whose digest stands in front of the text."""
+"""How a sealed value begins: for any location, or for one, whose digest stands in front of the text."""
 _HEADER = len(_VERSION) + ID_BYTES
 _BEFORE_NONCE = _HEADER + SALT_BYTES
 _BEFORE_TEXT = _BEFORE_NONCE + NONCE_BYTES
@@ -133,13 +132,6 @@ _WORD = re.compile(r"[!#-\[\]-~]+")
 """A text that is the same in JSON: ASCII without spaces, quotation marks and backslashes."""
 
 
-class DamagedError(SealedError):
-    """A sealed value was changed, or moved to another row."""
-
-    def __init__(self) -> None:
-        super().__init__("it is damaged, or was changed in the database")
-
-
 @dataclass(frozen=True, slots=True)
 class DataKey:
     """The key that encrypts the values of one workspace, whose id is empty for what belongs to none.
@@ -165,35 +157,35 @@ class DataKey:
         return json.dumps(["data_key", self.workspace, self.id.hex()])
 
     def seal(
-        self, text: str, clear: str = NOTHING, purpose: bytes = VALUE, place: Place | None = None
+        self, text: str, clear: str = NOTHING, purpose: bytes = VALUE, at: Location | None = None
     ) -> str:
         """Return JSON text as a sealed value, JSON text as well, with the fields of ``clear`` beside it.
 
-        ``clear`` is the JSON text of an object. ``place``: where alone the value opens; ``None``: anywhere.
+        ``clear`` is the JSON text of an object. ``at``: where alone the value opens; ``None``: anywhere.
         """
         salt, cipher = self.ciphers.current()
         nonce, header, digest = os.urandom(NONCE_BYTES), _VERSION + self.id, b""
-        if place is not None:
-            header, digest = _PLACED + self.id, place.digest()
+        if at is not None:
+            header, digest = _PLACED + self.id, digest_of(at)
         packed = pack(text, payload=purpose == EVENT)
         sealed = header + salt + nonce + digest + cipher.encrypt(nonce, packed, header + purpose + digest)
         encoded = binascii.b2a_base64(sealed, newline=False).decode()
         named = ",".join([f'"{name}"' for name in _further_ids(text, clear)])
         return f'{clear[:-1]}{"," if clear != NOTHING else ""}"{IDS}":[{named}],"{SEALED}":"{encoded}"}}'
 
-    def open(self, sealed: str | bytes, purpose: bytes = VALUE, place: Place | None = None) -> str:
+    def open(self, sealed: str | bytes, purpose: bytes = VALUE, at: Location | None = None) -> str:
         """Return the JSON text that this key sealed. ``sealed`` is the field :data:`SEALED` of a value, or its bytes.
 
-        ``place``: where it was read; ``None``: its reader knows no place. A value without one opens in each.
+        ``at``: where it was read; ``None``: the reader does not know. A value sealed for no location opens in each.
 
         Raises:
-            DamagedError: it was changed, or sealed for another purpose or place.
+            DamagedError: it was changed, or sealed for another purpose or location.
         """
         raw = sealed if isinstance(sealed, bytes) else decoded(sealed)
         cipher, nonce = self.ciphers.of(raw[_HEADER:_BEFORE_NONCE]), raw[_BEFORE_NONCE:_BEFORE_TEXT]
         begin = _BEFORE_TEXT + (DIGEST_BYTES if raw[:1] == _PLACED else 0)
         digest = raw[_BEFORE_TEXT:begin]
-        if digest and place is not None and not place.takes(digest):
+        if digest and at is not None and not takes(at, digest):
             raise DamagedError
         try:
             return unpack(cipher.decrypt(nonce, raw[begin:], raw[:_HEADER] + purpose + digest))
@@ -206,26 +198,26 @@ class DataKey:
         return CONTENT_KEY + hmac.new(derived, text.encode(), hashlib.sha256).hexdigest()
 
 
-def is_sealed(value: object) -> bool:
-    return isinstance(value, dict) and SEALED in value
-
-
-def has_sealed(value: object) -> bool:
-    """Return whether a stored payload is sealed, or one of its fields is."""
-    return is_sealed(value) or bool(sealed_fields(value))
-
-
-def sealed_fields(value: object) -> list[tuple[str, dict[str, Any]]]:
-    """Return the fields of an object that hold sealed values: a webhook's payload, a signal's value."""
-    if not isinstance(value, dict):
-        return []
-    return [(name, value[name]) for name in ("payload", "value") if is_sealed(value.get(name))]
-
-
 def workspace_of_sealed(value: object) -> str:
     """Return the workspace of a sealed payload."""
     given = value.get(WORKSPACE) if isinstance(value, dict) else None
     return given if isinstance(given, str) else workspace_of(value)
+
+
+def digest_of(location: Location) -> bytes:
+    """Return what names a location in a value that is sealed for it."""
+    return _digest(location.event, location.what)
+
+
+def takes(location: Location, digest: bytes) -> bool:
+    """Return whether a value with this digest may stand there."""
+    return digest == digest_of(location) or any(
+        digest == _digest(event, location.what) for event in (None, *location.rerun_of)
+    )
+
+
+def _digest(event: int | None, what: str) -> bytes:
+    return hashlib.sha256(f"{event} {what}".encode(errors="replace")).digest()[:DIGEST_BYTES]
 
 
 def decoded(sealed: object) -> bytes:

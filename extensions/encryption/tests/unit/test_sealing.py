@@ -11,15 +11,25 @@ import pytest
 from typer.testing import CliRunner
 
 from surelane.calls import Connection
-from surelane.encryption.data_keys import KEPT_FOR, DataKeys, KeyDestroyedError, NoKeyError
-from surelane.encryption.envelopes import SEALED, VALUE, DamagedError, clear_part
-from surelane.encryption.keys import Keyring, SealedError, new_key
-from surelane.encryption.places import RESULT, Place
-from surelane.encryption.sealing import Sealing
+from surelane.codec import (
+    PLAIN,
+    RESULT,
+    SEALED,
+    Codec,
+    DamagedError,
+    KeyDestroyedError,
+    Location,
+    NoKeyError,
+    SealedError,
+)
 from surelane.errors import InvalidInput
 from surelane.events import Event
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
+from surelane_encryption.data_keys import KEPT_FOR, DataKeys
+from surelane_encryption.envelopes import clear_part
+from surelane_encryption.keys import Keyring, new_key
+from surelane_encryption.sealing import Sealing, codec_for
 from surelane_operator.changes import Changes
 from surelane_operator.cli.command import app
 from surelane_operator.console.pages import fragment
@@ -29,9 +39,9 @@ from surelane_operator.reads.queue import read_schedules
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine, Settled
 from surelane_service.intake import Intake
-from surelane_service.sealed_engine import SealedEngine
 from tests.databases import as_role
 from tests.sql.conftest import Connect
+from tests.sql.test_codec import WORD, Everything, tables_with
 
 OLD, NEW = new_key(), new_key()
 SECRET = "the merger closes on friday"
@@ -42,36 +52,13 @@ PAYLOADS: list[dict[str, Any]] = [
         "team_id": "T1",
         "event_id": "Ev1",
         "event_time": 1_700_000_000,
-        "event": {"type": kind, "channel": channel, "user": "U1", "text": SECRET, "ts": "1.2", **more},
+        "event": {"type": "message", "channel": channel, "user": "U1", "text": SECRET, "ts": "1.2", **more},
     }
-    for kind, channel, more in (
-        ("message", "D1", {"channel_type": "im", "event_ts": "1700000000.000100"}),
-        ("message", "C1", {"channel_type": "channel", "thread_ts": "1.1"}),
-        ("app_mention", "C1", {"team": "T2"}),
-        ("reaction_added", None, {"item": {"type": "message", "channel": "C1", "ts": "1.1"}}),
+    for channel, more in (
+        ("D1", {"channel_type": "im", "event_ts": "1700000000.000100"}),
+        ("C1", {"channel_type": "channel", "thread_ts": "1.1"}),
     )
-] + [
-    {
-        "type": "event_callback",
-        "team_id": "T2",
-        "event_id": "Ev1",
-        "is_ext_shared_channel": True,
-        "event": {"type": "app_mention", "channel": "C1", "user": "U1", "text": SECRET, "ts": "1.2"},
-    },
-    {"command": "/deploy", "text": SECRET, "team_id": "T1", "channel_id": "C1", "user_id": "U1"},
-    {
-        "type": "block_actions",
-        "team": {"id": "T1", "domain": "acme"},
-        "user": {"id": "U1", "name": "ann"},
-        "channel": {"id": "C1", "name": "general"},
-        "container": {"message_ts": "1.2", "thread_ts": "1.1", "channel_id": "C1", "text": SECRET},
-        "message": {"ts": "1.2", "text": SECRET, "user": "U2"},
-        "actions": [{"action_id": "surelane.choose", "value": SECRET}],
-    },
-    {"type": "view_submission", "team": {"id": "T1"}, "view": {"callback_id": "surelane.written"}},
-    {"type": "shortcut", "team": {"id": "T1"}, "callback_id": SECRET, "user": {"id": "U1"}},
-    {"agent": "billing", "task": SECRET},
-]
+] + [{"agent": "billing", "task": SECRET}]
 
 
 class Held:
@@ -81,7 +68,7 @@ class Held:
         self.queue, self.service, self.operator = queue, service, operator
         self.seal = sealing(service)
         self.jobs = Queue(service, encryption=self.seal)
-        self.engine = SealedEngine(service, self.seal)
+        self.engine = Engine(service, self.seal)
         self.operations = Changes(operator, self.seal)
 
     async def claim(self, kind: str, count: int = 1) -> list[Event]:
@@ -116,18 +103,23 @@ async def held(queue: Connection, service: Connection, connect: Connect) -> Held
 
 
 def sealing(connection: Connection, *keys: str, on: bool = True) -> Sealing:
-    return Sealing(DataKeys(connection, Keyring(keys or (NEW,)) if keys != ("none",) else None), on=on)
+    return codec_for(Keyring(keys or (NEW,)), connection, on=on)
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
-async def test_sql_derives_the_same_from_a_sealed_event(queue: Connection, payload: dict[str, Any]) -> None:
-    text, _ = await sealing(queue).event(json.dumps(payload), None)
-    assert SECRET not in text
+async def opened(codec: Codec, text: str) -> Any:
+    return json.loads(await codec.open(text))
+
+
+async def test_sql_derives_the_same_from_a_sealed_event(queue: Connection) -> None:
+    """tests/sql/test_payloads.py compares the clear part of all sorts of payloads."""
     derive = (
         "select agent.event_kind($1), agent.event_group_key($1), agent.event_workspace($1), agent.event_channel($1)"
         ", agent.event_user($1), $1 ->> 'agent', agent.event_time($1, '2026-01-01')"
     )
-    assert await queue.fetchrow(derive, text) == await queue.fetchrow(derive, json.dumps(payload))
+    for payload in PAYLOADS:
+        text, _ = await sealing(queue).seal_event(json.dumps(payload), None)
+        assert SECRET not in text
+        assert await queue.fetchrow(derive, text) == await queue.fetchrow(derive, json.dumps(payload))
 
 
 async def test_processes_that_begin_together_make_one_key(service: Connection, connect: Connect) -> None:
@@ -147,7 +139,7 @@ async def test_a_data_key_is_kept_for_a_minute(service: Connection, monkeypatch:
         assert (await keys.current("T1"), keys.kept("T1")) == (first, first)
         assert await keys.by_ids([first.id]) == {first.id: first}
     later = monotonic() + KEPT_FOR.total_seconds()
-    monkeypatch.setattr("surelane.encryption.data_keys.monotonic", lambda: later)
+    monkeypatch.setattr("surelane_encryption.data_keys.monotonic", lambda: later)
     second = await keys.current("T1")
     assert second == first
     assert second.ciphers is not first.ciphers
@@ -155,7 +147,7 @@ async def test_a_data_key_is_kept_for_a_minute(service: Connection, monkeypatch:
 
 
 async def test_held_events_are_remembered(service: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surelane.encryption.sealing._FEW", 2)
+    monkeypatch.setattr("surelane_encryption.sealing._FEW", 2)
     seal = sealing(service)
 
     def claimed(identity: int) -> Event:
@@ -174,84 +166,54 @@ async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
     service: Connection, queue_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sealing(service, OLD)
-    text, _ = await old.event(json.dumps(PAYLOADS[0]), None)
+    text, _ = await old.seal_event(json.dumps(PAYLOADS[0]), None)
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     database = as_role(queue_database, "surelane_operator")
     done = await asyncio.to_thread(CliRunner().invoke, app, ["keys", "rotate", "--database", database])
     assert (done.exit_code, done.output.split()[0]) == (0, "1"), done.output
     # A process that still has the old list goes on with the key that it keeps; a new one needs the new list.
-    again, _ = await old.event(json.dumps(PAYLOADS[1]), None)
+    again, _ = await old.seal_event(json.dumps(PAYLOADS[1]), None)
     for each, payload in ((text, PAYLOADS[0]), (again, PAYLOADS[1])):
-        assert await sealing(service, NEW).opened(json.loads(each)) == payload
+        assert await opened(sealing(service, NEW), each) == payload
     with pytest.raises(NoKeyError, match="which SURELANE_ENCRYPTION_KEYS lacks"):
-        await sealing(service, OLD).opened(json.loads(text))
+        await opened(sealing(service, OLD), text)
 
 
 async def test_a_retired_key_is_destroyed_and_errors_say_why(queue: Connection, service: Connection) -> None:
     before = sealing(service)
-    text, _ = await before.event(json.dumps(PAYLOADS[0]), None)
+    text, _ = await before.seal_event(json.dumps(PAYLOADS[0]), None)
     assert await queue.fetchval("select agent.retire_data_key('T2')") is None
     assert await queue.fetchval("select agent.retire_data_key('T1')") >= timedelta(0)
-    later, _ = await sealing(service).event(json.dumps(PAYLOADS[1]), None)
+    later, _ = await sealing(service).seal_event(json.dumps(PAYLOADS[1]), None)
     # An erasure that goes on does not retire the new key, too.
     assert await queue.fetchval("select agent.retire_data_key('T1')") >= timedelta(0)
     assert await queue.fetchval("select agent.destroy_data_keys('T1', interval '1 minute')") == 0
     await queue.execute("update agent.test_clock set shift = interval '2 minutes'")
     assert await queue.fetchval("select agent.destroy_data_keys('T1', interval '1 minute')") == 1
-    assert await sealing(service).opened(json.loads(later)) == PAYLOADS[1]
+    assert await opened(sealing(service), later) == PAYLOADS[1]
     with pytest.raises(KeyDestroyedError):
-        await sealing(service).opened(json.loads(text))
-    text, _ = await sealing(service).event(json.dumps(PAYLOADS[0]), None)
+        await opened(sealing(service), text)
+    text, _ = await sealing(service).seal_event(json.dumps(PAYLOADS[0]), None)
     value = json.loads(text)
     with pytest.raises(NoKeyError, match="it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set"):
-        await sealing(service, "none", on=False).opened(value)
+        await PLAIN.open(text)
     with pytest.raises(DamagedError):
-        await sealing(service).opened({**value, SEALED: value[SEALED][:-8] + "AAAAAAA="})
-    shown = await sealing(service, "none", on=False).shown(value)
+        await sealing(service).open(json.dumps({**value, SEALED: value[SEALED][:-8] + "AAAAAAA="}))
+    shown = await PLAIN.show(value)
     assert shown[SEALED].startswith("cannot be decrypted: it is encrypted")
     assert shown["event"]["user"] == "U1"
     await queue.execute("delete from agent.data_key")
     with pytest.raises(KeyDestroyedError, match="its workspace was erased"):
-        await sealing(service).opened(value)
+        await sealing(service).open(text)
 
 
 async def test_all_that_an_event_holds_is_stored_sealed_and_read_open(held: Held) -> None:
-    jobs, engine = held.jobs, held.engine
-    parent = await jobs.fan_out(
-        [Job("child", {"team_id": "T1", "text": SECRET}, max_attempts=1), Job("child", {"text": SECRET})],
-        Continuation("then", {"text": SECRET}),
-    )
-    assert await jobs.signal(str(parent), "said", {"text": SECRET}) == "sent"
-    first, second = await held.claim("child", 2)
-    assert {first.payload["text"], second.payload["text"]} == {SECRET}
-    assert {first.workspace, second.workspace} == {"T1", ""}
-    failing, other = (first, second) if first.workspace == "T1" else (second, first)
-    error = {"type": "ValueError", "message": SECRET, "traceback": SECRET, "at": "2026-01-01T00:00:00+00:00"}
-    step = json.dumps({"ts": "1.2", "channel": "C1", "text": SECRET})
-    await engine.store_step(first.id, 1, "look", 1, "a-hash", step, json.dumps([error]), timedelta(0))
-    await engine.store_step(first.id, 1, "pay", 1, None, None, json.dumps([error]), timedelta(0), final=True)
-    kept, failed = await engine.read_steps(first.id)
-    assert (kept.result, kept.arguments) == (step, "a-hash")
-    assert (failed.tried["failed"], failed.done) == (True, False)
-    assert (failed.tried["error"]["type"], failed.tried["error"]["message"]) == ("ValueError", SECRET)
-    failure = {"error": error, "retry_in": 1, "final": True, "reason": SECRET, "max_attempts": 1}
-    result = json.dumps({"answer": SECRET})
-    await engine.settle([(failing.id, 1, "fail", json.dumps(failure)), (other.id, 1, "complete", result)])
-    for table in ("event", "event_hist", "step", "signal"):
-        rows = await held.queue.fetch(f"select r::text as said from agent.{table} as r")
-        assert rows
-        assert not [row for row in rows if SECRET in row["said"]], table
-    children = {child.id: child for child in await jobs.children(parent)}
-    assert children[other.id].result == {"answer": SECRET}
-    assert children[failing.id].payload == {"team_id": "T1", "text": SECRET}
-    job = await held.shown(failing.id)
-    assert job["reason"] == "encrypted"
-    assert (job["errors"][0]["message"], job["errors"][0]["traceback"]) == (SECRET, SECRET)
-    locked: Any = await Changes(held.operator).get(failing.id, texts=True)
+    identity = await Everything(held.queue, held.seal).run()
+    assert await tables_with(held.queue, WORD) == set()
+    assert (await held.shown(identity))["reason"] == "encrypted"
+    locked: Any = await Changes(held.operator).get(identity, texts=True)
     assert locked["errors"][0]["message"].startswith("cannot be decrypted")
-    (continued,) = await engine.claim_events(["then"], 1, worker="w")
-    answer, signal = await engine.take_signal(continued.id, 1, "said", 1, None)
-    assert (answer, json.loads(signal or "")["value"]) == ("done", {"text": SECRET})
+    assert locked["tags"]["bird"].startswith("cannot be decrypted")
 
 
 async def test_a_new_run_with_another_payload_is_encrypted_as_the_event_was(held: Held) -> None:
@@ -261,10 +223,10 @@ async def test_a_new_run_with_another_payload_is_encrypted_as_the_event_was(held
     payload = {"team_id": "T1", "text": SECRET}
     plain = Changes(held.operator, sealing(held.service, on=False))
     new = await plain.rerun_as_new(identity, payload=payload)
-    stored = json.loads(await held.queue.fetchval("select event from agent.event where id = $1", new.id))
-    assert SECRET not in json.dumps(stored)
-    assert await held.seal.opened(stored) == payload
-    assert clear_part(stored) == {"team_id": "T1"}
+    stored = await held.queue.fetchval("select event from agent.event where id = $1", new.id)
+    assert SECRET not in stored
+    assert await opened(held.seal, stored) == payload
+    assert clear_part(json.loads(stored)) == {"team_id": "T1"}
     with pytest.raises(Exception, match="is a JSON object"):
         await held.operations.rerun_as_new(identity, payload=["text"])
     with pytest.raises(Exception, match="cannot be replaced: it is encrypted"):
@@ -286,7 +248,7 @@ async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(h
     identity = await operations.run_cron("set")
     assert SECRET not in await queue.fetchval("select string_agg(e::text, '') from agent.event as e")
     events = await held.claim("tick", 2)
-    await held.seal.require(events)
+    await held.seal.open_events(events, required=True)
     fired = {event.payload["cron"]: event for event in events}
     assert fired["set"].id == identity
     assert datetime.fromisoformat(fired["declared"].payload["scheduled_at"]) == due
@@ -298,7 +260,7 @@ async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(h
     mine = {"text": SECRET, "scheduled_at": "mine"}
     identity = await held.jobs.enqueue("tock", mine)
     text = await queue.fetchval("select event from agent.event where id = $1", identity)
-    assert await held.seal.opened(json.loads(text)) == mine
+    assert await opened(held.seal, text) == mine
 
 
 async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(held: Held) -> None:
@@ -314,7 +276,7 @@ async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(held: H
     assert await held.queue.fetchval(stored) == before
     # The page has a form with the text where the key is, and none elsewhere.
     (screen,) = (each for each in SCREENS if each.name == "schedule")
-    for seal, forms, shown in ((None, 0, "cannot be decrypted"), (held.seal, 1, SECRET)):
+    for seal, forms, shown in ((PLAIN, 0, "cannot be decrypted"), (held.seal, 1, SECRET)):
         sources = Sources(Changes(held.queue, seal))
         page = fragment(screen, await screen.read(sources, ScreenAddress({"name": "s"})))
         assert (page.count('data-action="PUT'), shown in page) == (forms, True)
@@ -330,27 +292,27 @@ async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(held: H
 async def test_a_webhooks_payload_is_sealed_inside_its_event(held: Held) -> None:
     intake, seal = Intake(held.queue), held.seal
     payload = {"text": SECRET, SEALED: "a field of the sender's"}
-    text = json.dumps(await seal.payload(payload, "", VALUE))
+    text = json.dumps(await seal.seal_payload(payload, part=True))
     assert not (await intake.fire_trigger("deploys", "w1", text)).duplicate
     assert (await intake.fire_trigger("deploys", "w1", text)).duplicate
     assert SECRET not in await held.queue.fetchval("select event::text from agent.event")
     (event,) = await held.claim("trigger-fire")
-    await seal.require([event])
+    await seal.open_events([event], required=True)
     assert event.payload == {"trigger": "deploys", "webhook_id": "w1", "payload": payload}
     await intake.fire_trigger("deploys", "w2", json.dumps({SEALED: "AAAA"}))
     (foreign,) = await Engine(held.service).claim_events(["trigger-fire"], 1, worker="w")
     with pytest.raises(SealedError):
-        await seal.require([foreign])
-    result = await seal.value(json.dumps(payload), "", Place(event.id, RESULT))
+        await seal.open_events([foreign], required=True)
+    result = await seal.seal(json.dumps(payload), Location(event.id, RESULT))
     await intake.fire_trigger("deploys", "w3", result)
     (moved,) = await held.claim("trigger-fire")
     with pytest.raises(DamagedError):
-        await seal.require([moved])
+        await seal.open_events([moved], required=True)
 
 
 async def test_keys_and_searches_by_place_work_as_before_and_a_key_tells_nothing(held: Held) -> None:
     text = json.dumps({"type": "shortcut", "team": {"id": "T1"}, "text": SECRET})
-    (first, key), (second, again) = [await sealing(held.service).event(text, None) for _ in range(2)]
+    (first, key), (second, again) = [await sealing(held.service).seal_event(text, None) for _ in range(2)]
     assert first != second
     assert key is not None
     assert key == again

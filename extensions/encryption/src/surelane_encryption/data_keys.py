@@ -12,9 +12,10 @@ from functools import partial
 from time import monotonic
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.envelopes import DataKey
-from surelane.encryption.keys import SETTING, Keyring, SealedError
+from surelane.codec import KeyDestroyedError, NoKeyError, SealedError
 from surelane.errors import Forbidden
+from surelane_encryption.envelopes import DataKey
+from surelane_encryption.keys import Keyring
 
 KEPT_FOR = timedelta(minutes=1)
 """How long a data key is used without a look at the database."""
@@ -22,17 +23,6 @@ UNUSED_AFTER = KEPT_FOR + timedelta(seconds=15)
 """How long after its retirement no process encrypts with a data key, and what it encrypted before is stored."""
 MOST = 5000
 """Data keys that a process keeps."""
-
-
-class NoKeyError(SealedError):
-    """A value cannot be decrypted with the keys of this process. Another process may have the key."""
-
-
-class KeyDestroyedError(SealedError):
-    """The data key of a value was destroyed: its workspace was erased."""
-
-    def __init__(self) -> None:
-        super().__init__("its data key was destroyed, as its workspace was erased")
 
 
 class _Kept(OrderedDict[str | bytes, tuple[DataKey, float]]):
@@ -49,12 +39,12 @@ class _Kept(OrderedDict[str | bytes, tuple[DataKey, float]]):
 
 
 class DataKeys:
-    """The data keys, on a pool or a connection outside of a transaction. ``keys`` open them, if there are any.
+    """The data keys, on a pool or a connection outside of a transaction. ``keys`` open them.
 
     Methods raise errors of :mod:`surelane.errors`, and :class:`NoKeyError` where no key of the list opens a data key.
     """
 
-    def __init__(self, database: Pool | Connection | Calls, keys: Keyring | None) -> None:
+    def __init__(self, database: Pool | Connection | Calls, keys: Keyring) -> None:
         self._database = database if isinstance(database, Calls) else Calls(database, cuts=True)
         self._keys = keys
         self._current, self._by_id = _Kept(), _Kept()
@@ -80,11 +70,10 @@ class DataKeys:
             lookup.exception()  # those who wait have it; without any, asyncio would complain
 
     async def _look_up(self, workspace: str) -> DataKey:
-        keys = self._keyring()
         until = monotonic() + KEPT_FOR.total_seconds()  # from before the look: see UNUSED_AFTER
         row = await self._database.row("data_key", workspace)
         if row is None:
-            row = await self._made(DataKey.new(workspace), keys)
+            row = await self._made(DataKey.new(workspace))
         if row is None:
             raise NoKeyError("its workspace's data key is being destroyed: try again")
         key = self._opened(row, workspace)
@@ -92,11 +81,11 @@ class DataKeys:
         self._by_id.keep(key.id, key, until)
         return key
 
-    async def _made(self, new: DataKey, keys: Keyring) -> Row | None:
+    async def _made(self, new: DataKey) -> Row | None:
         """Store a workspace's first data key. Return the stored key, which may be another process's."""
         try:
             return await self._database.row(
-                "add_data_key", new.workspace, new.id, keys.seal(new.raw, new.place())
+                "add_data_key", new.workspace, new.id, self._keys.seal(new.raw, new.place())
             )
         except Forbidden:
             raise NoKeyError(
@@ -138,13 +127,6 @@ class DataKeys:
     def _opened(self, row: Row, workspace: str) -> DataKey:
         sealed = DataKey(row["id"], workspace, b"")
         try:
-            return DataKey(sealed.id, workspace, self._keyring().open(row["sealed"], sealed.place()))
-        except NoKeyError:
-            raise
+            return DataKey(sealed.id, workspace, self._keys.open(row["sealed"], sealed.place()))
         except SealedError as error:
             raise NoKeyError(f"its data key cannot be opened: {error}") from None
-
-    def _keyring(self) -> Keyring:
-        if self._keys is None:
-            raise NoKeyError(f"it is encrypted, and {SETTING} is not set here")
-        return self._keys

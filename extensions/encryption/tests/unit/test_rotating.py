@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from surelane.calls import Calls, Connection
-from surelane.encryption.data_keys import DataKeys, NoKeyError
-from surelane.encryption.keys import Keyring, new_key
+from surelane.codec import NoKeyError
+from surelane_encryption.command import KeyRotation
+from surelane_encryption.data_keys import DataKeys
+from surelane_encryption.keys import Keyring, new_key
 from surelane_operator.cli.command import app
-from surelane_operator.cli.keys import Rotation
 from tests.databases import as_role
 from tests.sql.conftest import Connect
 from tests.sql.test_installations import installation, store
@@ -91,7 +92,7 @@ async def test_what_is_replaced_is_kept_until_the_new_value_was_opened(
             " from agent.installation"
         )
     assert [row["previous"] for row in await queue.fetch(SEALED)] == [row["sealed"] for row in before]
-    monkeypatch.setattr("surelane_operator.cli.keys.BATCH", 2)
+    monkeypatch.setattr("surelane_encryption.command.BATCH", 2)
     for sealed in (len(before), 0):
         done = await rotate(f"{NEW},{OLD}")
         assert (done.exit_code, json.loads(done.stdout)) == (0, {"sealed": sealed, "lost": {}}), done.output
@@ -120,4 +121,4 @@ async def test_a_program_that_finds_no_key_is_told_who_makes_it(queue: Connectio
     made = await DataKeys(queue, Keyring([NEW])).current("T1")
     assert (await DataKeys(producer, Keyring([NEW])).current("T1")).raw == made.raw
     with pytest.raises(Exception, match="permission denied"):
-        await Rotation(Keyring([OLD, NEW])).run(Calls(await connect("surelane_ingest")))
+        await KeyRotation(Keyring([OLD, NEW])).run(Calls(await connect("surelane_ingest")))

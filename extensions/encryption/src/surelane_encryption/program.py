@@ -1,26 +1,24 @@
 """The encryption of a program's jobs: :class:`Encryption`. See ADR 0071."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import wraps
 from inspect import isawaitable, iscoroutinefunction
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from surelane import errors
 from surelane.calls import Calls, Row
+from surelane.codec import Location, SealedError
 from surelane.drivers import Driver, async_driver, sync_driver
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.envelopes import DataKey
-from surelane.encryption.keys import Keyring, SealedError
-from surelane.encryption.sealing import Sealing
+from surelane_encryption.data_keys import DataKeys
+from surelane_encryption.envelopes import DataKey
+from surelane_encryption.keys import Keyring
+from surelane_encryption.sealing import Sealing
 
 if TYPE_CHECKING:
     from surelane.calls import Pool
 
-Parameters = ParamSpec("Parameters")
-Answer = TypeVar("Answer")
 _LIBRARIES = frozenset(("asyncpg", "psycopg", "sqlalchemy", "django"))
 _LENT_WITHIN = 30
 """Seconds. The caller may hold the pool's last connection, and would wait for itself."""
@@ -100,21 +98,15 @@ def _translating() -> Iterator[None]:
         raise
 
 
-def _failing(
-    method: Callable[Parameters, Coroutine[Any, Any, Answer]],
-) -> Callable[Parameters, Coroutine[Any, Any, Answer]]:
-    """Return a method that raises our errors. None says that the job may have been stored: it was not sent yet."""
-
-    @wraps(method)
-    async def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
-        try:
-            return await method(*arguments, **named)
-        except SealedError as error:
-            raise errors.EncryptionFailed(str(error)) from error
-        except errors.OutcomeUnknown as error:
-            raise errors.DatabaseUnavailable(str(error)) from error
-
-    return call
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Raise our errors. None says that the job may have been stored: it was not sent yet."""
+    try:
+        yield
+    except SealedError as error:
+        raise errors.EncryptionFailed(str(error)) from error
+    except errors.OutcomeUnknown as error:
+        raise errors.DatabaseUnavailable(str(error)) from error
 
 
 class Encryption(Sealing):
@@ -149,10 +141,13 @@ class Encryption(Sealing):
         self.asynchronous = source.asynchronous
         super().__init__(_DataKeys(source, keyring), on=on)
 
-    event = _failing(Sealing.event)
-    payload = _failing(Sealing.payload)
-    value = _failing(Sealing.value)
-    opened = _failing(Sealing.opened)
+    async def _key(self, workspace: str) -> DataKey:
+        with _failing():
+            return await super()._key(workspace)
+
+    async def _text(self, value: Mapping[str, Any], purpose: bytes | None, at: Location | None = None) -> str:
+        with _failing():
+            return await super()._text(value, purpose, at)
 
 
 class _DataKeys(DataKeys):

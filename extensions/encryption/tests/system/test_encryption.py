@@ -9,23 +9,17 @@ from unittest.mock import ANY
 
 import aiohttp
 import asyncpg
-import psycopg
 import pytest
 
 from surelane import Job, Queue
 from surelane.calls import Connection, Pool
-from surelane.encryption import Encryption
-from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.envelopes import DamagedError
-from surelane.encryption.keys import Keyring, new_key
-from surelane.encryption.places import ANSWER, RESULT, Place
-from surelane.encryption.sealing import Sealing
-from surelane_drivers import SyncQueue
+from surelane.codec import ANSWER, RESULT, DamagedError, Location
+from surelane_encryption.keys import Keyring, new_key
+from surelane_encryption.sealing import codec_for
 from surelane_ingest.answers import AnswerWaits
 from surelane_operator.changes import Changes
-from surelane_service.cron import Cron
+from surelane_service.engine import Engine
 from surelane_service.pool import Listener
-from surelane_service.sealed_engine import SealedEngine
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
@@ -39,7 +33,7 @@ from tests.system.whole import whole
 from tests.system.worker import ended, live, worker
 
 KEY = new_key()
-HANDLERS = "tests.system.sealed_handlers:handlers"
+HANDLERS = "extensions.encryption.tests.system.sealed_handlers:handlers"
 TOKEN = "an-operators-token-0123456789"
 ON = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"}
 KEYS = {"SURELANE_ENCRYPTION_KEYS": KEY}
@@ -143,31 +137,6 @@ async def command_output(database: str, identity: int) -> str:
     return shown.out + shown.err
 
 
-async def enqueue_and_schedule(server: Server, database: str, text: str, *, on: bool) -> list[str]:
-    """Store a text by another program's jobs and signals, and by schedules; return where it stands afterwards."""
-    async with asyncpg.create_pool(database, min_size=0, max_size=2) as pool:
-        encryption, since = Encryption(KEY, pool, on=on), await place(pool)
-        with psycopg.connect(database) as program:
-            queue = SyncQueue(program, Encryption(KEY, lambda: psycopg.connect(database), on=on))
-            for number in range(3):  # one of them may be split by the end of a page of the log
-                identity = queue.enqueue("job", {"text": text}, item_key=f"{text[:4]}-{number}")
-                queue.signal_id(identity, "said", {"text": text})
-        await Queue(pool, encryption=encryption).enqueue("job", {"text": text})
-        operations = Changes(pool, encryption)
-        await operations.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={"text": text})
-        await operations.run_cron("daily")
-    return await stored(server, database, since, text)
-
-
-async def test_a_dump_and_the_log_have_nothing_of_what_programs_enqueue_and_schedules_hold(
-    server: Server, database: str
-) -> None:
-    assert await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=True) == []
-    found = await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=False)
-    assert {"event", "signal"} <= set(found)
-    assert len(found) > 2
-
-
 async def post(database: str, *texts: str, **settings: Any) -> list[int]:
     """Send mentions to an ingest; return the ids of their events, in their order."""
     async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
@@ -210,8 +179,8 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
     damaged, erased, sound = await post(
         database, "one", "two", "three", encryption_keys=KEY, encrypt_events=True
     )
-    seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
-    text, _ = await seal.event(
+    seal = codec_for(Keyring([KEY]), connection, on=True)
+    text, _ = await seal.seal_event(
         json.dumps(mention(text="gone") | {"team_id": "T2", "authorizations": []}), None
     )
     await connection.execute("update agent.event set kind = 'note', group_key = null, head = true")
@@ -220,7 +189,7 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
     await connection.execute("update agent.event set event = $2 where id = $1", erased, text)
     await connection.execute("delete from agent.data_key where workspace = 'T2'")
 
-    engine = SealedEngine(connection, seal)
+    engine = Engine(connection, seal)
     one, other, own = [
         each.id
         for each in await Queue(connection, encryption=seal).enqueue_many(
@@ -263,7 +232,7 @@ async def test_what_is_damaged_erased_or_moved_from_another_event_ends_with_the_
 async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
     database: str, connection: Connection
 ) -> None:
-    seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
+    seal = codec_for(Keyring([KEY]), connection, on=True)
     secret = f"scribe=whsec_{base64.b64encode(KEY.encode()).decode()}"
     settings: dict[str, Any] = {"dispatch_secrets": secret, "encryption_keys": KEY, "encrypt_events": True}
     async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
@@ -278,14 +247,16 @@ async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
             sent = await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, headers)
             assert sent.status == 200
     stored = {
-        row["id"]: json.loads(row["result"])
-        for row in await connection.fetch("select id, result from agent.event_hist")
+        row["id"]: row["result"] for row in await connection.fetch("select id, result from agent.event_hist")
     }
     for identity, other in (ids, reversed(ids)):
-        assert await seal.opened(stored[identity], Place(identity, RESULT)) == {"of": identity}
+        assert json.loads(await seal.open(stored[identity], Location(identity, RESULT))) == {"of": identity}
         with pytest.raises(DamagedError):
-            await seal.opened(stored[other], Place(identity, RESULT))
+            await seal.open(stored[other], Location(identity, RESULT))
 
     answers = AnswerWaits(Listener("", service="", within=timedelta(seconds=1)), seal, most=1)
-    text = await seal.value('"an answer"', "T1", Place(ids[0], ANSWER))
-    assert [await answers.opened(text, Place(identity, ANSWER)) for identity in ids] == ['"an answer"', None]
+    text = await seal.seal('"an answer"', Location(ids[0], ANSWER))
+    assert [await answers.opened(text, Location(identity, ANSWER)) for identity in ids] == [
+        '"an answer"',
+        None,
+    ]

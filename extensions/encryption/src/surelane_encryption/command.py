@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import typer
 
 from surelane.calls import Calls, Row
-from surelane.encryption.envelopes import DataKey
-from surelane.encryption.keys import SETTING, Keyring, SealedError, new_key
+from surelane.codec import SETTING, SealedError
+from surelane_encryption.envelopes import DataKey
+from surelane_encryption.keys import Keyring, new_key
 from surelane_operator.cli.output import say
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
 from surelane_service.installations import Owner
@@ -25,7 +26,7 @@ app = typer.Typer(help=f"Make and rotate the keys of {SETTING}.", no_args_is_hel
 @app.command("new")
 def make_key() -> None:
     """Print a new key for SURELANE_ENCRYPTION_KEYS."""
-    print(new_key())  # noqa: T201 - the command's output
+    print(new_key())
 
 
 @app.command()
@@ -42,7 +43,7 @@ def rotate(database: Database, as_json: Json = False) -> None:
         raise failed(f"{SETTING}: {error}", ExitCode.USAGE) from None
     if keys is None:
         raise failed(f"{SETTING} is not set", ExitCode.USAGE)
-    rotation = Rotation(keys)
+    rotation = KeyRotation(keys)
     run(database, lambda changes, _: rotation.run(changes.calls), within=None)
     for name, why in rotation.lost.items():
         typer.echo(f"cannot be opened: {name} ({why})", err=True)
@@ -91,7 +92,7 @@ _TABLES = (
 
 
 @dataclass(slots=True)
-class Rotation:
+class KeyRotation:
     """A rotation: how much it has ``sealed``, and by its name why what no key opens was left."""
 
     keys: Keyring

@@ -18,7 +18,8 @@ from typing import Self
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-SETTING = "SURELANE_ENCRYPTION_KEYS"
+from surelane.codec import SETTING, SealedError
+
 KEY_BYTES = 32
 ID_BYTES = 8
 NONCE_BYTES = 12
@@ -26,10 +27,6 @@ TAG_BYTES = 16
 _VERSION = b"\x01"
 HEADER = len(_VERSION) + ID_BYTES
 """Bytes in front of the nonce: the version and the key's id. SQL reads the key's id there, too."""
-
-
-class SealedError(Exception):
-    """A stored secret cannot be decrypted. The message says why, and holds no part of it."""
 
 
 class Keyring:

@@ -5,8 +5,9 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from typer.testing import CliRunner
 
-from surelane.encryption.keys import Keyring, SealedError, new_key
+from surelane.codec import SealedError
 from surelane.errors import SettingsError
+from surelane_encryption.keys import Keyring, new_key
 from surelane_operator.cli.command import app
 from surelane_service.service_settings import EncryptionKeys, load_settings
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane.encryption import envelopes
-from surelane.encryption.envelopes import EVENT, IDS, SEALED, VALUE, DamagedError, DataKey, clear_text
-from surelane.encryption.keys import ID_BYTES, NONCE_BYTES
-from surelane.encryption.packing import pack, unpack
-from surelane.encryption.places import DIGEST_BYTES, ERROR, RESULT, Place
+from surelane.codec import ERROR, RESULT, SEALED, DamagedError, Location
+from surelane_encryption import envelopes
+from surelane_encryption.envelopes import DIGEST_BYTES, EVENT, IDS, VALUE, DataKey, clear_text
+from surelane_encryption.keys import ID_BYTES, NONCE_BYTES
+from surelane_encryption.packing import pack, unpack
 
 SECRET = "the merger closes on friday"
 KEY = DataKey.new("T0ACME")
@@ -161,7 +161,7 @@ def test_ids_are_mentions_and_words_and_a_hash_stands_for_a_word_without_a_digit
 def test_what_was_stored_by_earlier_forms_or_packed_by_pythons_own_module_opens_in_every_thread() -> None:
     assert json.loads(FIXED.open(BY_THE_FIRST_FORM)) == {"text": "as before " * 45}
     assert json.loads(FIXED.open(BY_THIS_FORM, EVENT))["event"]["text"] == "as now " * 50
-    assert FIXED.open(BY_THE_FIRST_FORM, place=Place(7, RESULT)) == FIXED.open(BY_THE_FIRST_FORM)
+    assert FIXED.open(BY_THE_FIRST_FORM, at=Location(7, RESULT)) == FIXED.open(BY_THE_FIRST_FORM)
     stored = b64decode("Aii1L/1gygCdAQCgQUNNRTFoZWxsbyB0aGVyZSAifX0KAFkvlaorEITrKokaqGQEHfRS8B14MDfkf4BYsYA=")
     said = "hello there " * 30
     event = {"type": "app_mention", "user": "U01", "text": said}
@@ -172,29 +172,34 @@ def test_what_was_stored_by_earlier_forms_or_packed_by_pythons_own_module_opens_
 
 
 def test_a_value_for_a_place_opens_there_and_where_its_reader_knows_no_place() -> None:
-    sealed = json.loads(KEY.seal("1", place=Place(7, RESULT)))[SEALED]
-    for place in (None, Place(7, RESULT), Place(8, RESULT, rerun_of=[7])):
+    sealed = json.loads(KEY.seal("1", at=Location(7, RESULT)))[SEALED]
+    for place in (None, Location(7, RESULT), Location(8, RESULT, rerun_of=[7])):
         assert KEY.open(sealed, VALUE, place) == "1"
-    for place in (Place(8, RESULT), Place(7, ERROR), Place(None, RESULT), Place(8, ERROR, rerun_of=[7])):
+    for place in (
+        Location(8, RESULT),
+        Location(7, ERROR),
+        Location(None, RESULT),
+        Location(8, ERROR, rerun_of=[7]),
+    ):
         with pytest.raises(DamagedError):
             KEY.open(sealed, VALUE, place)
-    anywhere = json.loads(KEY.seal("1", place=Place(None, RESULT)))[SEALED]
-    assert KEY.open(anywhere, VALUE, Place(7, RESULT)) == "1"
+    anywhere = json.loads(KEY.seal("1", at=Location(None, RESULT)))[SEALED]
+    assert KEY.open(anywhere, VALUE, Location(7, RESULT)) == "1"
 
 
 @pytest.mark.parametrize("changed", [0, BEFORE_DIGEST, BEFORE_DIGEST + DIGEST_BYTES - 1])
 def test_the_place_of_a_value_cannot_be_changed_or_taken_away(changed: int) -> None:
-    place = Place(7, RESULT)
-    raw = bytearray(b64decode(json.loads(KEY.seal("1", place=place))[SEALED]))
+    place = Location(7, RESULT)
+    raw = bytearray(b64decode(json.loads(KEY.seal("1", at=place))[SEALED]))
     raw[changed] ^= 3  # of the first byte: from a value for a place to one for any
     for where in (place, None):
         with pytest.raises(DamagedError):
             KEY.open(bytes(raw), VALUE, where)
-    other = b64decode(json.loads(KEY.seal("1", place=Place(8, RESULT)))[SEALED])
+    other = b64decode(json.loads(KEY.seal("1", at=Location(8, RESULT)))[SEALED])
     raw[0] ^= 3 if changed == 0 else 0
     raw[BEFORE_DIGEST : BEFORE_DIGEST + DIGEST_BYTES] = other[BEFORE_DIGEST : BEFORE_DIGEST + DIGEST_BYTES]
     with pytest.raises(DamagedError):
-        KEY.open(bytes(raw), VALUE, Place(8, RESULT))
+        KEY.open(bytes(raw), VALUE, Location(8, RESULT))
 
 
 def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens(
@@ -205,7 +210,7 @@ def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens(
         with pytest.raises(ValueError, match="was packed"):
             unpack(damaged)
         assert unpack(packed) == "and so on " * 100
-    monkeypatch.setattr("surelane.encryption.envelopes.pack", lambda text, payload: b"\x09" + text.encode())  # noqa: ARG005
+    monkeypatch.setattr("surelane_encryption.envelopes.pack", lambda text, payload: b"\x09" + text.encode())  # noqa: ARG005
     value = json.loads(KEY.seal("{}"))[SEALED]
     with pytest.raises(DamagedError):  # by a way that is not known
         KEY.open(value)
@@ -258,8 +263,8 @@ def test_a_salt_is_used_for_few_values_and_a_key_keeps_few_ciphers(monkeypatch: 
 
 FORKING = """
 import os, random, signal, threading
-from surelane.encryption.envelopes import DataKey, EVENT, VALUE, decoded
-from surelane.encryption import packing
+from surelane_encryption.envelopes import DataKey, EVENT, VALUE, decoded
+from surelane_encryption import packing
 
 key = DataKey.new("T1")
 large = random.Random(1).randbytes(4_000_000).hex()
