@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Run benchmarks, also those after one that fails. Return the exit code."""
+    """Run all benchmarks, even if one fails. Return the exit code."""
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)

@@ -44,7 +44,7 @@ _SCANNED = """
 
 @dataclass(frozen=True)
 class Times:
-    """The seconds of each request to a screen, and those that the server's processes computed per request."""
+    """The seconds of each request to a screen, and the server's CPU seconds per request."""
 
     seconds: list[float]
     processor: float

@@ -125,7 +125,7 @@ def _result(fleets: dict[int, Fleet], seconds: int) -> Result:
         how=f"""
             Fleets of workers with default settings handle single events that come at three rates,
             {seconds} s each; the handlers do nothing. All workers and the sender share the machine.
-            Transactions are those that PostgreSQL counts for the database: the insert, claims,
+            PostgreSQL counts the database's transactions: the insert, claims,
             settles, the processing of notifications, polls, announcements and all other duties. A
             fleet without events was counted for {seconds} s, too. At first workers in reserve listen
             until they have heard {PATIENCE:,} notifications, each a transaction: so many are sent

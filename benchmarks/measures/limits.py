@@ -44,7 +44,7 @@ async def measure(bench: Bench) -> Result:
 
 
 async def _flooded(bench: Bench) -> tuple[list[float], list[tuple[float, float]]]:
-    """Return when events of kind ``rated`` began, and the spans of those of kind ``few``."""
+    """Return when events of kind ``rated`` began, and when each of kind ``few`` ran."""
     seconds = bench.size(SECONDS, 2 * PERIOD)
     async with bench.database() as database, AsyncExitStack() as stack:
         connection = await stack.enter_async_context(at_rest(database))

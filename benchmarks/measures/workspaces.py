@@ -54,7 +54,7 @@ class Load:
         self._done = 0
         self.blocks: list[Block] = []
         self.looking = 0.0
-        """The CPU seconds of the first block beyond those of a later one: the lookups of all workspaces."""
+        """CPU seconds of the first block minus a later block's: the lookups of all workspaces."""
 
     async def take(self, count: int) -> None:
         """Store ``count`` events, and wait until they are handled."""

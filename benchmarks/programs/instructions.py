@@ -27,7 +27,7 @@ class _Attributes(ctypes.Structure):
 
 
 class Counter:
-    """The instructions since it was made, those of the kernel left out."""
+    """Instructions since it was made, without the kernel's."""
 
     def __init__(self) -> None:
         self._file = _opened()

@@ -1,4 +1,4 @@
-"""The rules of the queue in Python: groups, lanes, bands, crowds. They are those of ``006-claim.sql``.
+"""The rules of the queue in Python: groups, lanes, bands, crowds. ``006-claim.sql`` has the same rules.
 
 Left out, as this load does not meet them: priorities, limits, failures, and claim cursors.
 """

@@ -123,7 +123,7 @@ class Figures:
     """Events that ran again, because their claims did not outlive the outage."""
     begun: Counter[int] = field(default_factory=Counter)
     late: Counter[int] = field(default_factory=Counter)
-    """Events that began, and those of them that had waited for more than :data:`LATE` seconds, by the minute."""
+    """By the minute: events that began, and how many of these had waited for more than :data:`LATE` seconds."""
     answers: dict[bool, Counter[int]] = field(default_factory=lambda: {True: Counter(), False: Counter()})
     """Requests that were answered 200, and others, by the minute."""
     primary: dict[int, float] = field(default_factory=lambda: defaultdict(float))

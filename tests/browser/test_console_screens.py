@@ -224,9 +224,7 @@ PRESS = """async () => {
 }"""
 
 
-async def test_a_kind_is_paused_resumed_and_limited_and_nothing_moves_under_a_pressed_button(
-    desk: Desk,
-) -> None:
+async def test_a_kind_is_paused_resumed_limited_and_nothing_moves_under_a_button(desk: Desk) -> None:
     async with desk.open("/console/kinds") as page:
         assert await page.evaluate(PRESS) == [False, "all is new"]
         await page.reload()

@@ -42,9 +42,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield running
 
 
-async def test_a_command_is_completed_and_its_answer_or_failure_is_shown(
-    slack: SlackPage, pair: Pair
-) -> None:
+async def test_a_command_is_completed_its_answer_or_failure_is_shown(slack: SlackPage, pair: Pair) -> None:
     await slack.composer.fill("/")
     offered = slack.page.get_by_role("listbox", name="Commands").get_by_role("option")
     await slack.expect(offered).to_have_count(2)
@@ -65,9 +63,7 @@ async def test_a_command_is_completed_and_its_answer_or_failure_is_shown(
     await slack.expect(warning).to_contain_text("Only visible to you")
 
 
-async def test_a_messages_menu_is_used_by_keyboard_and_stays_open_while_the_message_changes(
-    slack: SlackPage, pair: Pair
-) -> None:
+async def test_a_messages_menu_is_used_by_keyboard_and_stays_open(slack: SlackPage, pair: Pair) -> None:
     posted = await pair.web.chat_postMessage(channel="general", text="a draft")
     await slack.message("a draft").get_by_role("button", name="Message shortcuts").press("Enter")
     entry = slack.page.get_by_role("menuitem", name="Summarise")
@@ -146,9 +142,7 @@ async def test_feedback_and_a_confirmed_button(slack: SlackPage, pair: Pair) -> 
     await slack.expect(warning).to_be_visible()
 
 
-async def test_streamed_text_stays_above_the_blocks_that_end_it_and_the_agent_is_stopped(
-    slack: SlackPage, pair: Pair
-) -> None:
+async def test_streamed_text_stays_above_its_last_blocks_and_is_stopped(slack: SlackPage, pair: Pair) -> None:
     said = await pair.said()
     stream = await pair.web.chat_startStream(
         channel=said["channel"], thread_ts=said["ts"], recipient_team_id="T", recipient_user_id=ADA

@@ -26,9 +26,7 @@ async def test_a_message_and_a_reply_are_answered_in_the_thread(slack: SlackPage
     assert pair.app.events[1]["event"]["thread_ts"] == pair.app.events[0]["event"]["ts"]
 
 
-async def test_retries_are_shown_with_their_reasons_and_what_nobody_takes_as_given_up(
-    slack: SlackPage, pair: Pair
-) -> None:
+async def test_retries_are_shown_with_their_reasons_until_given_up(slack: SlackPage, pair: Pair) -> None:
     pair.app.answers.extend([Answer(503), Answer(500)])
     await slack.say("are you there?")
     delivery = slack.channel.locator(".delivery")
@@ -64,9 +62,7 @@ async def test_a_fault_is_switched_on_ends_when_it_happened_and_can_be_switched_
     await slack.expect(slack.thread).to_contain_text("you said: once more")
 
 
-async def test_what_the_bot_is_doing_is_shown_and_a_streamed_answer_until_it_is_whole(
-    slack: SlackPage,
-) -> None:
+async def test_what_the_bot_is_doing_and_a_streamed_answer_are_shown(slack: SlackPage) -> None:
     await slack.say("status")
     await slack.expect(slack.thread).to_contain_text("Surelane is thinking")
     await slack.say("please stream")

@@ -114,7 +114,7 @@ worker_frozen_for_long = partial(_freeze, seconds=LONG)
 
 
 async def connections_taken(project: Reached) -> float:
-    """Take every connection of the database, and cut those of the services."""
+    """Take every connection of the database, and cut the services' connections."""
     program = (Path(__file__).parent / "fill.py").read_text()
     dsn = "postgresql://postgres:demo@db/surelane"
     on_network = ("run", "--rm", f"--network={project.name}_database", "--entrypoint=python", HELPER)

@@ -1,4 +1,4 @@
-"""Take all connections of a PostgreSQL server, also those of others, and keep them. This runs in a container.
+"""Take all connections of a PostgreSQL server, other programs' too, and keep them. This runs in a container.
 
 python fill.py SECONDS postgresql://postgres:…@db/surelane
 """
@@ -14,7 +14,7 @@ AT_ONCE = 8
 
 
 async def grab(dsn: str, held: list["asyncpg.Connection[asyncpg.Record]"], until: float) -> None:
-    """Take one connection after another, also those that others release."""
+    """Take one connection after another. Take others' too, once they are released."""
     while time.monotonic() < until:
         try:
             held.append(await asyncpg.connect(dsn, timeout=5))

@@ -1,4 +1,4 @@
-"""With default settings: the events of a dead worker run again within seconds, and those of no other do."""
+"""With default settings: the events of a dead worker run again within seconds; a live worker's do not."""
 
 import time
 from collections.abc import Awaitable, Callable

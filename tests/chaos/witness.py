@@ -60,7 +60,7 @@ async def over_limit(project: Project) -> int:
 
 
 async def rescued_within(project: Project, since: float) -> float:
-    """Seconds until the last event was claimed again of those that were taken from a dead worker; below 0: none was."""
+    """Seconds until the last event of a dead worker was claimed again. Below 0: it had none."""
     return float(await asyncio.to_thread(project.query, RERUN % since)) - since
 
 

@@ -238,7 +238,7 @@ def test_every_secret_is_demanded_and_no_service_gets_anothers() -> None:
 
 
 def test_every_variable_is_explained() -> None:
-    """The page has the variables of Compose and those that the files in ``compose/`` pass on."""
+    """The page has Compose's variables and all variables that the files in ``compose/`` pass on."""
     used = set()
     for file in (*ROOT.glob("compose*.yaml"), *(ROOT / "compose").glob("*.*")):
         used |= set(re.findall(r"\$\{([A-Z_]+)", file.read_text()))

@@ -41,7 +41,7 @@ async def test_the_operators_api_answers_on_a_port_of_its_own_behind_its_token(s
 
 
 def test_an_installation_without_a_database_uses_a_given_one(system: Project, tmp_path: Path) -> None:
-    """Its database is that of the other installation here, at which it gets another worker."""
+    """It uses the database of the other installation here, which thereby gets another worker."""
     (tmp_path / "reached.yaml").write_text(
         f"networks: {{database: !override {{external: true, name: '{system.name}_database'}}}}\n"
         "services: {migrate: {networks: !override [database]}}\n"

@@ -136,9 +136,7 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: Manifests) -> N
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
 
 
-def test_ports_are_those_of_the_code_one_is_public_and_services_have_three_probes(
-    manifests: Manifests,
-) -> None:
+def test_ports_are_the_codes_one_is_public_and_services_have_three_probes(manifests: Manifests) -> None:
     public, private = default_ports()
     for name in SERVICES:
         container = main_container(manifests, name)

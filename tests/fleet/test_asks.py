@@ -195,9 +195,7 @@ class VirtualDatetime(datetime):
 
 
 @virtual
-async def test_click_waits_an_hour_for_its_question_unless_it_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_click_waits_an_hour_for_its_question_if_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker that asked died before it stored the question, and the next attempt may ask it again."""
     monkeypatch.setattr(questions, "datetime", VirtualDatetime)
     async with talking(SURELANE_POLL_INTERVAL="1m") as (f, people):

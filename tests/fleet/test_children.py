@@ -412,7 +412,7 @@ SOON = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}
     ],
 )
 @virtual
-async def test_a_parent_is_undone_once_its_children_have_ended(
+async def test_a_parent_is_undone_after_its_children(
     if_failed: IfFailed, kind: str, end: str, thread: bool
 ) -> None:
     trip = Trip(if_failed)

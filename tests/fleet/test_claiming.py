@@ -337,9 +337,7 @@ async def test_a_worker_in_reserve_answers_for_full_ones() -> None:
 
 
 @virtual
-async def test_a_worker_in_reserve_stops_listening_until_it_finds_an_overdue_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_worker_in_reserve_listens_again_at_an_overdue_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position, "PATIENCE", 3)
     ran = Ran()
     async with ran.fleet(3, SURELANE_POLL_INTERVAL="5s") as f:

@@ -64,7 +64,7 @@ def talking(log: list[str], go: asyncio.Event | None = None) -> Handlers:  # noq
 
 
 async def say(f: Any, *texts: str, kind: str = "talk", group: str = "thread", **first: Any) -> list[Any]:
-    """Store messages of one thread, of which the first says what to do."""
+    """Store messages of one thread. The first says what to do."""
     return [
         await f.enqueue(kind, {"text": text} | ({} if number else first), group_key=group)
         for number, text in enumerate(texts)

@@ -167,9 +167,7 @@ async def sleep_cut_off(shop: Shop, _: Event, ctx: Context) -> str:
 
 @pytest.mark.parametrize("program", [wait_cut_off, sleep_cut_off], ids=lambda each: each.__name__)
 @virtual
-async def test_a_wait_that_was_cut_off_ends_so_again_and_its_signal_goes_to_the_next(
-    program: Program,
-) -> None:
+async def test_a_wait_that_was_cut_off_ends_so_again_its_signal_goes_to_the_next(program: Program) -> None:
     shop, handlers = running(program)
     async with fleet(handlers, settings=SOON) as shop.fleet:
         event = await shop.fleet.enqueue("program")
@@ -292,7 +290,7 @@ DEADLY = 99
     ],
 )
 @virtual
-async def test_each_undo_has_attempts_of_its_own(
+async def test_each_undo_has_own_attempts(
     fails: dict[int, int], dies: dict[int, int], undone: list[int]
 ) -> None:
     begun, told = list[int](), list[str]()
@@ -325,7 +323,7 @@ async def test_each_undo_has_attempts_of_its_own(
     last = errors[-1].removeprefix("UndoError: not undone: ").split(", ")
     assert sorted(last) == sorted(left or [errors[-1]])
     assert all(each in told[0] for each in left)
-    assert all(begun.count(number) <= 3 for number in fails)
+    assert all(begun.count(number) <= 3 for number in {*fails, *dies})
 
 
 # --- What people see
@@ -481,9 +479,7 @@ async def test_a_wait_ends_beside_what_goes_on_without_end() -> None:
 
 @pytest.mark.parametrize(("encrypted", "drains"), [(False, False), (True, True)])
 @virtual
-async def test_signals_that_were_accepted_go_on_with_a_handler_that_continues(
-    encrypted: bool, drains: bool
-) -> None:
+async def test_accepted_signals_go_on_with_a_handler_that_continues(encrypted: bool, drains: bool) -> None:
     got, sent = list[int](), list[int]()
 
     async def program(_: Shop, event: Event, ctx: Context) -> Any:

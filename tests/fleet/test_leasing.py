@@ -45,9 +45,7 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
 
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
 @virtual
-async def test_a_lost_lease_cancels_the_handler_and_its_settle_is_stale_and_changes_nothing(
-    taken: str,
-) -> None:
+async def test_a_lost_lease_cancels_the_handler_and_its_settle_changes_nothing(taken: str) -> None:
     ended: list[int] = []
     async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "1m"}) as f:  # a heartbeat each 20 s
         events = [await f.enqueue("sleep", {"seconds": seconds}) for seconds in (600, 2)]

@@ -86,9 +86,7 @@ async def test_idle_workers_notice_that_their_connections_are_half_open() -> Non
 
 @pytest.mark.parametrize(("step", "lost"), [(False, "requests"), (True, "requests"), (False, "answers")])
 @virtual
-async def test_what_an_attempt_stores_is_stored_once_although_its_connection_is_half_open(
-    step: bool, lost: str
-) -> None:
+async def test_what_an_attempt_stores_is_stored_once_on_a_half_open_connection(step: bool, lost: str) -> None:
     """If only the answer is lost, the second settle is stale: that is no error, as the first one counts."""
     unanswered: list[str] = []
 

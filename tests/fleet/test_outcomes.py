@@ -355,9 +355,7 @@ def leave(number: int) -> list[object]:
 
 @pytest.mark.parametrize("traced", [False, True])
 @virtual
-async def test_no_event_finds_what_an_earlier_one_left_in_its_context(
-    traced: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_event_finds_what_an_earlier_one_left(traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
 
     @handlers.on("leave")
@@ -394,13 +392,9 @@ async def test_no_event_finds_what_an_earlier_one_left_in_its_context(
 
 
 @virtual
-async def test_event_whose_thread_is_gone_is_cancelled_and_says_why_and_nothing_is_left_in_the_channel() -> (
-    None
-):
-    handlers, gone = (
-        Handlers(),
-        "cancelled while running by surelane: the message that it answers was deleted",
-    )
+async def test_event_whose_thread_is_gone_is_cancelled_and_says_why_and_nothing_is_left() -> None:
+    handlers = Handlers()
+    gone = "cancelled while running by surelane: the message that it answers was deleted"
 
     @handlers.on("slack.app_mention")
     async def answer(event: Event, ctx: Context) -> None:

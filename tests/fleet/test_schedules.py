@@ -157,7 +157,7 @@ async def test_what_could_never_fire_is_refused_when_set(name: str) -> None:
         ("n", "tick", {"t": object()}, "is not JSON"),
     ],
 )
-def test_a_declared_schedule_that_could_never_fire_is_refused(
+def test_a_schedule_that_could_never_fire_is_refused(
     name: str, kind: str, payload: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(HandlersError, match=told):

@@ -127,9 +127,7 @@ async def test_workers_that_stand_still_are_not_dead() -> None:
 
 @pytest.mark.parametrize("notifications", ["true", "false"])
 @virtual
-async def test_a_worker_is_on_the_list_with_its_kinds_before_it_claims_until_it_has_ended(
-    notifications: str,
-) -> None:
+async def test_a_worker_is_listed_with_its_kinds_from_before_it_claims_to_its_end(notifications: str) -> None:
     """Ingest waits for the answers of listed workers alone. Behind a pooler a worker has no session."""
     listed: list[tuple[list[str], bool]] = []
 

@@ -341,25 +341,6 @@ async def test_event_whose_worker_died_in_its_last_attempt_undoes_what_was_regis
 
 
 @virtual
-async def test_undo_that_kills_its_worker_each_time_ends() -> None:
-    handlers, died = Handlers(), list[str]()
-
-    @handlers.on("killing", max_attempts=1)
-    async def killing(_: Event, ctx: Context) -> None:
-        async def deadly() -> None:
-            died.append("deadly")
-            await f.die()
-
-        await ctx.undo("deadly", deadly)
-        raise RuntimeError("no visa")
-
-    async with fleet(handlers, settings=SOON) as f:
-        event = await f.enqueue("killing")
-        assert (await event.errors())[-1] == "UndoError: not undone: undo deadly"
-        assert ((await event.row())["outcome"], len(died)) == ("failed", 3)
-
-
-@virtual
 async def test_an_undo_after_its_step_and_no_reply_come_after_a_death_between_them() -> None:
     handlers, log = Handlers(), list[str]()
 

@@ -381,7 +381,7 @@ async def test_tasks_and_timeouts_are_no_change() -> None:  # noqa: C901 - two h
 
     @handlers.on("racing", backoff="1ms")
     async def racing(event: Event, ctx: Context) -> Any:
-        """Run two tasks, of which each is first in one attempt, and a step of the handler itself beside them."""
+        """Run two tasks and a step of the handler itself. Each task is first in one attempt."""
         late = asyncio.Event()
 
         async def one() -> None:

@@ -218,7 +218,7 @@ IDLE: dict[str, Call] = {
     "delete v1": Call(lambda o: o.delete_an_event(o.known["v1"])),
     "delete v1 by hand": _plain("delete from agent.event where id = :v1;"),
 }
-"""Those that meet at groups of which no event runs: w, and v, whose only event is scheduled."""
+"""Calls that meet at groups without a running event: w, and v, whose only event is scheduled."""
 
 EXCEPTIONS = {
     ("rerun_events", "rerun_events"): "it answers which events it moved: none that another one has locked",

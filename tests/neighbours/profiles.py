@@ -31,7 +31,7 @@ def every(settings: str, where: str = "database {db}") -> str:
 
 
 def refused(function: str, returns: str, sqlstate: str) -> str:
-    """Replace a function of the server by one that fails: a platform without it answers so."""
+    """Let a function of the server fail, as on a platform that lacks it."""
     return (
         f"alter function pg_catalog.{function} rename to gone;"
         f"create function pg_catalog.{function} {returns} language plpgsql as"

@@ -23,7 +23,7 @@ class Database(database.Database):
     _copied: list[str]
     """The tables that the standby has rows of."""
     _columns: dict[str, str]
-    """Of each table, those that are stored as they are given."""
+    """The columns of each table that are stored as they are given."""
 
     async def prepare(self, admin: Any) -> None:
         await super().prepare(admin)

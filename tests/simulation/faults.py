@@ -1,4 +1,4 @@
-"""The faults of operations, each as something done to a fleet. Their names are those of a plan."""
+"""The faults of operations, each as something done to a fleet. A plan uses these names."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

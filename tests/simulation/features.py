@@ -153,7 +153,7 @@ class Deadlines(Feature):
 
 
 class Schedules(Feature):
-    """A schedule fires once for each due time; of those that were missed, once for as many as ``catch_up`` says."""
+    """A schedule fires once for each due time; of the missed times, ``catch_up`` says how many still fire."""
 
     kinds = ("tick",)
     catch_up: CatchUp = "none"
@@ -322,7 +322,7 @@ class Chats(Feature):
 
 
 class Merged(Feature):
-    """Of jobs that replace each other the one that runs has the newest payload, and of those that do not the first."""
+    """Jobs that replace each other: the newest payload runs. Other jobs with one key: the first payload runs."""
 
     kinds = ("merged",)
 

@@ -185,9 +185,7 @@ class DurableMachine(Machine):
             return "done"
         if event.cancelled:
             return "busy"
-        live = [
-            other for other in self.model.live.values() if (other.parent, other.awaited) == (event.id, wait)
-        ]
+        live = [each for each in self.model.live.values() if (each.parent, each.awaited) == (event.id, wait)]
         if (wait, 1) in event.steps and (live or self.model.ended_child(event, wait)):
             return "pending" if live else "past"
         taken = [other for other in self.model.live.values() if other.item_key == key]

@@ -108,9 +108,7 @@ class Model:
     # Groups
 
     def members(self, group: str) -> list[Event]:
-        return sorted(
-            (event for event in self.live.values() if event.group == group), key=lambda event: event.order
-        )
+        return sorted((event for event in self.live.values() if event.group == group), key=lambda e: e.order)
 
     def is_head(self, event: Event) -> bool:
         return event.group is None or self.heads[event.group][0] == event.id
@@ -261,9 +259,7 @@ class Model:
 
     def room(self, kind: str) -> int:
         """Return how many more events of a kind may run. A claim that lapsed does not count."""
-        running = sum(
-            event.kind == kind and event.held and event.vt > self.now for event in self.live.values()
-        )
+        running = sum(e.kind == kind and e.held and e.vt > self.now for e in self.live.values())
         return max(0, LIMITS[kind] - running)
 
     def claim(self, head: Event, kinds: Collection[str], *, beats: bool) -> list[Event]:
@@ -320,9 +316,7 @@ class Model:
         self._sweep_spent(lambda event: event.cancelled or event.max_attempts < MAX_ATTEMPTS)
 
     def _sweep_spent(self, known: Callable[[Event], bool] = lambda _: True) -> int:
-        spent = list(
-            self._heads(lambda head: head.vt <= self.now and head.attempts > 0 and head.spent and known(head))
-        )
+        spent = list(self._heads(lambda e: e.vt <= self.now and e.attempts > 0 and e.spent and known(e)))
         for event in spent:
             self.fence(event.group)
         spent = [event for event in spent if self.is_head(event)]

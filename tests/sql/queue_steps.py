@@ -16,6 +16,7 @@ Row = asyncpg.Record
 Pair = tuple[int, int]
 """The fence of a settle: an event's id and the number of one of its claims."""
 
+LIVE = "select *, vt - agent.clock() as visible_in from agent.event where id = $1"
 MINUTE, TEN_MINUTES, HOUR = timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)
 
 
@@ -217,9 +218,7 @@ async def advance(queue: Connection, by: timedelta) -> None:
 
 async def live(queue: Connection, identity: int) -> Row | None:
     """Return an event's row in the queue."""
-    return await queue.fetchrow(
-        "select *, vt - agent.clock() as visible_in from agent.event where id = $1", identity
-    )
+    return await queue.fetchrow(LIVE, identity)
 
 
 async def ended(queue: Connection, identity: int) -> Row | None:

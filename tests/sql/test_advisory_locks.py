@@ -91,7 +91,7 @@ async def test_what_others_may_lock_is_not_waited_for(queue: Connection, what: s
 
 
 @pytest.mark.parametrize("limited", [False, True])
-async def test_leases_are_renewed_while_a_login_has_the_heartbeats_lock(
+async def test_leases_are_renewed_beside_a_foreign_lock(
     queue: Connection, foreign: Connection, limited: bool
 ) -> None:
     assert not foreign.is_closed()
@@ -127,7 +127,7 @@ async def test_a_login_cannot_keep_a_dead_workers_session_or_take_the_next_one(
 
 
 @pytest.mark.parametrize("table", ["limit_state", "limit_note"])
-async def test_a_limits_row_that_is_locked_by_hand_stops_no_other_kind(
+async def test_a_limits_locked_row_stops_no_other_kind(
     queue: Connection, connect: Connect, table: str
 ) -> None:
     await queue.execute(f"{LIMIT}; select agent.enqueue('job') from generate_series(1, 2)")
@@ -142,9 +142,7 @@ async def test_a_limits_row_that_is_locked_by_hand_stops_no_other_kind(
             assert other in {row["id"] for row in rows}
 
 
-async def test_the_doctor_names_a_foreign_holder(
-    queue: Connection, foreign: Connection, connect: Connect
-) -> None:
+async def test_the_doctor_names_the_holder(queue: Connection, foreign: Connection, connect: Connect) -> None:
     operator = await connect("surelane_operator")
     await Engine(await connect("surelane_worker")).announce_worker("w1", ["job"], "1")
     (finding,) = await foreign_locks(operator)

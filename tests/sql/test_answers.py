@@ -48,12 +48,8 @@ async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connec
     others += " entity_details_requested app_mention message.im"
     kinds = [f"slack.{name}" for name in (*INTERACTIONS, *others.split())]
     kinds += ["surelane.answer", "block_actions"]
-    known = await queue.fetch(
-        "select kind, agent.is_interactive(kind) from unnest($1::text[]) as kind", kinds
-    )
-    assert {row["kind"]: row["is_interactive"] for row in known} == {
-        kind: is_interactive(kind) for kind in kinds
-    }
+    known = await queue.fetch("select kind, agent.is_interactive(kind) from unnest($1::text[]) kind", kinds)
+    assert dict(map(tuple, known)) == {kind: is_interactive(kind) for kind in kinds}
 
 
 @pytest.mark.parametrize(

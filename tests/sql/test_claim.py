@@ -1,5 +1,6 @@
 """Claims take the right events, in order. Peeks find what a worker waits for, and claim nothing."""
 
+import random
 from collections import Counter
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.events import Event
+from surelane.queue import Queue
 from surelane_service.engine import Engine, Peek
 from tests.sql import queue_steps as do
 from tests.sql.queue_steps import HOUR, TEN_MINUTES, envelope, pair
@@ -47,38 +49,12 @@ async def test_a_claim_is_the_row_as_it_is_afterwards_and_names_the_application(
     assert claimed["claimed_by"] == "my-worker"
 
 
-async def test_a_claim_is_invisible_until_its_time_is_up_and_tried_to_the_maximum(queue: Connection) -> None:
-    identity = await do.insert(queue, envelope("Ev1"))
-    assert await do.claim_one(queue, 3, timedelta(minutes=1)) is not None
-    await do.advance(queue, timedelta(seconds=30))
-    assert await do.claim_one(queue) is None
-    await do.advance(queue, timedelta(seconds=30))
-    again = await do.claim_single(queue)
-    assert (again["id"], again["attempts"], len(again["claimed"])) == (identity, 2, 2)
-    assert again["claimed"] == sorted(again["claimed"])
-    await queue.execute("select agent.delete_event($1)", identity)
-    identity = await do.insert(queue, envelope("Ev2"))
-    for attempt in (1, 2):
-        claimed = await do.claim_single(queue, 2)
-        assert claimed["attempts"] == attempt
-        await do.advance(queue, TEN_MINUTES)
-    assert await do.claim_one(queue, 2) is None
-    assert await do.claim(queue, "slack.app_mention", max_attempts=2) == []
-    assert await do.live(queue, identity) is not None
-    assert await do.claim_one(queue, 3) is not None
-
-
 async def test_a_batch_has_what_a_worker_needs_and_is_no_larger_than_asked_for(queue: Connection) -> None:
     identity = await do.enqueue(queue, item_key="welcome:1", max_attempts=7, traceparent="00-ab")
     due = await queue.fetchval("select vt from agent.event")
     (row,) = await do.claim(queue, lease=timedelta(minutes=2), worker="w7")
-    assert (row["id"], row["kind"], row["item_key"], row["claim"], row["attempts"]) == (
-        identity,
-        "job",
-        "welcome:1",
-        1,
-        1,
-    )
+    assert (row["id"], row["kind"], row["item_key"]) == (identity, "job", "welcome:1")
+    assert (row["claim"], row["attempts"]) == (1, 1)
     assert (row["prior_vt"], row["max_attempts"], row["traceparent"], row["event"]) == (due, 7, "00-ab", "{}")
     stored = await do.event_of(queue, identity)
     assert (stored["claimed_by"], stored["heartbeat_at"]) == ("w7", stored["claimed"][0])
@@ -104,9 +80,7 @@ async def test_exhausted_and_locked_events_are_passed_over(queue: Connection, ot
     assert [row["id"] for row in await do.claim(queue)] == [first]
 
 
-async def test_lanes_fill_and_are_drawn_evenly_and_the_oldest_of_a_lane_comes_first(
-    queue: Connection,
-) -> None:
+async def test_lanes_are_drawn_evenly_and_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 1600)")
     for drawn in (
         "select lane from agent.event",
@@ -134,9 +108,7 @@ async def test_a_cursor_starts_the_scan_and_nothing_becomes_visible_behind_it(qu
     for kind in kinds:
         await queue.execute("select agent.enqueue($1) from generate_series(1, 4)", kind)
     await queue.execute("update agent.event set lane = 5")
-    ahead = await queue.fetchval(
-        "select max(vt) + interval '1 microsecond' from agent.event where kind = 'b'"
-    )
+    ahead = await queue.fetchval("select max(vt) + interval '1 us' from agent.event where kind = 'b'")
     cursors: list[datetime | None] = [None] * (LANES * len(kinds))
     cursors[5 * len(kinds) + 1] = ahead
 
@@ -219,6 +191,7 @@ async def test_a_peek_tells_nothing_of_paused_kinds_but_that_they_are(queue: Con
     peeked = await peek(queue)
     assert not found(peeked)
     assert peeked.paused == {"job"}
+    assert await do.claim(queue, "job") == await do.claim(queue, *KINDS) == [], "nor is one claimed"
 
 
 async def test_what_is_left_to_the_sweep_is_not_worth_a_claim(queue: Connection) -> None:
@@ -258,6 +231,31 @@ async def test_a_peek_tells_the_next_schedule_and_if_asked_the_queues_figures(qu
     assert [(kind.kind, kind.pending) for kind in peeked.figures.kinds] == [("job", 1)]
     assert abs(peeked.figures.clock_offset) < timedelta(minutes=1)
     assert (await peek(queue)).figures is None
-    await queue.execute(
-        "update agent.measurement set due = '-infinity', figures = default, measured_at = null"
-    )
+    await queue.execute("update agent.measurement set due = '-infinity', figures = '{}', measured_at = null")
+
+
+LARGE = 300_000
+NOISE = random.Random(1).randbytes(LARGE // 2).hex()
+
+
+@pytest.mark.parametrize("text", [NOISE, "a" * LARGE], ids=["noise", "compressed"])
+@pytest.mark.parametrize("group", [None, "T:C:1"], ids=["alone", "group"])
+async def test_a_claim_stops_before_its_most_bytes(queue: Connection, text: str, group: str | None) -> None:
+    engine = Engine(queue)
+
+    async def claimed(most_bytes: int | None, limit: int = 20) -> int:
+        """Claim once; return how many events came, and release them."""
+        events = await engine.claim_events(["echo"], limit, worker="w", most_bytes=most_bytes)
+        await engine.settle([(event.id, event.claim, "release", None) for event in events])
+        return len(events)
+
+    for _ in range(4):
+        await Queue(queue).enqueue("echo", {"text": text}, group_key=group)
+    assert await claimed(None) == 4
+    assert await claimed(3 * LARGE) == 2
+    assert await claimed(1) == 1, "the first one always"
+    assert await claimed(10 * LARGE) == 4
+    await queue.execute("delete from agent.event")
+    for _ in range(50):
+        await Queue(queue).enqueue("echo", {"text": "short"})
+    assert await claimed(10**6, 100) == 50

@@ -90,9 +90,7 @@ WAYS: dict[str, Step] = {
     "cancel": calling("select * from agent.cancel_jobs(array[$1::int8])"),
     "cancel, lapsed": calling("select * from agent.cancel_jobs(array[$1::int8])", HOUR),
     "expire, lapsed": calling("select * from agent.expire_jobs(array[$1::int8], 'why')", HOUR),
-    "reschedule, lapsed": calling(
-        "select agent.reschedule_event('first', agent.clock() + interval '1 min')", HOUR
-    ),
+    "reschedule, lapsed": calling("select agent.reschedule_event('first', agent.clock() + '1 min')", HOUR),
     "unknown to its worker": calling("select agent.release_unknown('w1', '{}', '{}')"),
 }
 CANCEL = "select * from agent.cancel_jobs(array[$1::int8])"
@@ -140,9 +138,7 @@ async def goes_on(queue: Connection) -> None:
         if not await queue.fetchval("select count(*) from agent.event"):
             return
         await do.advance(queue, 10 * MINUTE)
-    left = await queue.fetch(
-        "select id, kind, head, attempts, vt, claimed_by, cancelled_by, retrying from agent.event"
-    )
+    left = await queue.fetch("select * from agent.event")
     pytest.fail(f"these stay for good: {left}")
 
 

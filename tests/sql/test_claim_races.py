@@ -13,21 +13,9 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    Pair,
-    Row,
-    all_done,
-    claim,
-    claim_one,
-    complete,
-    enqueue,
-    envelope,
-    fail,
-    pair,
-    release,
-    settled,
-)
+from tests.sql.queue_steps import Pair, Row, pair
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +26,9 @@ GROUPS = 25
 ATTEMPTS = 1000
 KIND = "slack.app_mention"
 SETTLES: dict[str, Callable[..., Awaitable[list[str]]]] = {
-    "c": complete,
-    "f": partial(fail, max_attempts=ATTEMPTS),
-    "r": release,
+    "c": do.complete,
+    "f": partial(do.fail, max_attempts=ATTEMPTS),
+    "r": do.release,
 }
 USERS = [f"U{number}" for number in range(5)]
 AT_ONCE, BEGUN, PERIOD = 3, 25, 0.5
@@ -112,7 +100,7 @@ async def insert_all(
             at = f"{1_700_000_000 + number}.000000"
             channel = {"channel": f"C{inserter}-{chance.randrange(GROUPS)}", "thread_ts": "1.1", "ts": at}
             thread = channel if grouped else {}
-            batch.append(envelope(f"Ev{number}", event_ts=at, user=chance.choice(USERS), **thread))
+            batch.append(do.envelope(f"Ev{number}", event_ts=at, user=chance.choice(USERS), **thread))
         batch += chance.sample(batch, 2)
         rows = await insert_batch(queue, batch)
         assert [row["duplicate"] for row in rows] == [False] * (len(batch) - 2) + [True] * 2
@@ -124,9 +112,7 @@ async def insert_batch(queue: Connection, batch: list[str]) -> list[Row]:
     """Insert a batch. Try again after a lock timeout; a deadlock is an error."""
     while True:
         try:
-            return list(
-                await queue.fetch("select id, duplicate from agent.insert_events($1) order by ordinal", batch)
-            )
+            return list(await queue.fetch("select * from agent.insert_events($1) order by ordinal", batch))
         except asyncpg.LockNotAvailableError:
             continue
 
@@ -148,13 +134,13 @@ async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, 
             await asyncio.sleep(chance.random() * 0.005)
             floor.give(worker, piece)
             how = chance.choice("cccfr") if failing else "c"
-            await settled(SETTLES[how], queue, *map(pair, piece))
+            await do.settled(SETTLES[how], queue, *map(pair, piece))
             floor.completed += len(piece) * (how == "c")
         await asyncio.sleep(0 if rows_claimed else 0.005)
 
 
 async def claim_and_delete(queue: Connection, floor: Floor, worker: int) -> None:
-    row = await claim_one(queue, ATTEMPTS)
+    row = await do.claim_one(queue, ATTEMPTS)
     if row is not None:
         rows = [{**row, "claim": len(row["claimed"])}]
         floor.take(worker, rows)
@@ -171,7 +157,7 @@ async def claim_batch(queue: Connection, limit: int) -> list[Row]:
     """
     while True:
         try:
-            return await claim(queue, KIND, limit=limit, max_attempts=ATTEMPTS)
+            return await do.claim(queue, KIND, limit=limit, max_attempts=ATTEMPTS)
         except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):  # claim again, as clients do
             continue
 
@@ -227,7 +213,7 @@ async def run_all(
         await queue.execute(
             "select agent.declare_limits('w', array[$1], $2)", KIND, json.dumps({KIND: LIMIT})
         )
-        await insert_batch(foreign, [envelope(f"Ev-{user}", user=user) for user in USERS])
+        await insert_batch(foreign, [do.envelope(f"Ev-{user}", user=user) for user in USERS])
     connections = [await connect() for _ in range(WORKERS + INSERTERS)]
     async with asyncio.timeout(200), asyncio.TaskGroup() as tasks:
         for number, connection in enumerate(connections):
@@ -279,20 +265,3 @@ async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_group
         happened = {row["id"]: row["event_ts"] for row in rows}
         for ids in floor.handed.values():
             assert ids == sorted(ids, key=happened.__getitem__)
-
-
-async def test_settling_in_pieces_from_many_connections_loses_nobody(
-    queue: Connection, connect: Connect
-) -> None:
-    connections = [await connect() for _ in range(4)]
-    for _ in range(5):
-        for _ in range(4):
-            await enqueue(queue, group_key="g")
-        rows = await claim(queue)
-        newcomers = [await enqueue(queue, group_key="g") for _ in range(2)]
-        await all_done(
-            *(settled(complete, each, pair(row)) for each, row in zip(connections, rows, strict=True))
-        )
-        assert [row["id"] for row in await claim(queue)] == newcomers
-        await complete(queue, *((identity, 1) for identity in newcomers))
-    assert await queue.fetchval("select count(*) from agent.event") == 0

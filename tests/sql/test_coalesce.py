@@ -36,19 +36,6 @@ async def coalesce(
     return answer
 
 
-async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -> None:
-    (first,) = await burst(queue, 1)
-    await put_back(queue, first, 60)
-    second = await do.enqueue(queue, group_key=GROUP)
-    assert await do.claim(queue) == []
-    assert await do.heads(queue, GROUP) == [first["id"]]
-    why = await do.only_row(queue, "select * from agent.why_waiting($1)", first["id"])
-    assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
-    await do.advance(queue, timedelta(minutes=1))
-    rows = await do.claim(queue)
-    assert {row["id"]: row["attempts"] for row in rows} == {first["id"]: 1, second: 1}
-
-
 async def test_first_run_decides_and_no_event_that_began_its_own_follows(queue: Connection) -> None:
     engine, (head, follower, late) = Engine(queue), await burst(queue)
     assert await engine.gather(*pair(head), [follower["id"]]) == ("done", [follower["id"]])
@@ -115,18 +102,6 @@ async def test_followers_end_with_the_head_and_say_so_also_to_continuations(queu
     assert detail.startswith(f"ended as completed: {told} at ")
     assert [row["id"] for row in await do.claim(queue)] == [behind]
     assert await coalesce(queue, rows) is Settled.STALE
-
-
-async def test_followers_of_a_suspended_head_are_found_again(queue: Connection) -> None:
-    engine, rows = Engine(queue), await burst(queue)
-    await engine.gather(*pair(rows[0]), [row["id"] for row in rows[1:]])
-    waits = {"waits": [{"sort": "sleep", "name": "sleep", "nth": 1, "seconds": 60}]}
-    behind = await do.enqueue(queue, group_key=GROUP)
-    assert await coalesce(queue, rows, "suspend", waits) is Settled.DONE
-    assert [row["id"] for row in await do.claim(queue)] == [behind]
-    found = {event.id: event for event in await engine.ended_followers(rows[0]["id"])}
-    assert found.keys() == {row["id"] for row in rows[1:]}
-    assert found[rows[1]["id"]].body == rows[1]["event"]
 
 
 @pytest.mark.parametrize("outcome", ["suspend", "await"])

@@ -42,9 +42,7 @@ async def test_of_all_workers_that_try_one_fires(queue: Connection, connect: Con
     assert len(await claim(queue, "tick")) == 3, "none is lost while the last job waits"
     due = await set_due(queue, "c", overlap="skip", jitter=HOUR)
     # A service of the previous release keeps newer settings.
-    await queue.execute(
-        "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
-    )
+    await queue.execute("select agent.set_cron('c', 't', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due)
     row = await only_row(queue, "select overlap, jitter from agent.cron where name = 'c'")
     assert tuple(row) == ("skip", HOUR)
 
@@ -155,9 +153,7 @@ async def test_a_webhook_is_one_event_while_it_may_come_again(queue: Connection,
     await fire_again()
     await queue.execute("update agent.test_clock set shift = '2 days 12 hours'")
     await fire_again()
-    others = [
-        await Intake(queue).fire_trigger(*each, "1") for each in (("git", "msg_2"), ("hub", webhook_id))
-    ]
+    others = [await Intake(queue).fire_trigger(*each, "1") for each in (("git", "m"), ("hub", webhook_id))]
     others += [await Intake(queue).fire_trigger(*each, "1") for each in (("a", "b:c"), ("a:b", "c"))]
     others += [await Intake(queue).fire_trigger(*each, "1") for each in (("a", ":b:c"), ("a:", "b:c"))]
     assert not any(other.duplicate for other in others)

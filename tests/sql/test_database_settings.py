@@ -81,9 +81,7 @@ async def names(connection: Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before installing", "after it"])
-async def test_a_schema_is_installed_verified_and_used_on_such_a_database(
-    empty_database: str, before: bool
-) -> None:
+async def test_a_schema_is_installed_and_used_on_such_a_database(empty_database: str, before: bool) -> None:
     if not before:
         await migrate(empty_database)
     await set_all(empty_database)
@@ -96,7 +94,7 @@ async def test_a_schema_is_installed_verified_and_used_on_such_a_database(
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-async def test_a_database_that_is_not_in_utf8_is_refused_and_the_advice_makes_one_that_is(
+async def test_a_database_not_in_utf8_is_refused_and_the_advice_makes_one(
     server: Server, encoding: str
 ) -> None:
     name = f"surelane_test_{secrets.token_hex(6)}"
@@ -118,9 +116,7 @@ async def test_a_database_that_is_not_in_utf8_is_refused_and_the_advice_makes_on
 OTHERS = "create schema agent; create table agent.memory (id int); create function agent.one() returns int return 1"
 
 
-@pytest.mark.parametrize(
-    "also", ["", "; create table agent.version (v int); create table agent.migration (id int)"]
-)
+@pytest.mark.parametrize("also", ["", "; create table agent.version (); create table agent.migration ()"])
 async def test_a_schema_of_another_program_is_refused(empty_database: str, also: str) -> None:
     async with connected(empty_database) as owner:
         await owner.execute(OTHERS + also)
@@ -165,9 +161,7 @@ async def taken(uri: str, role: str) -> bool:
         return not await owner.fetchval(f"select {may}", role)
 
 
-async def test_every_table_can_be_published_and_all_that_changes_rows_works_then(
-    database: str, server: Server
-) -> None:
+async def test_every_table_can_be_published_and_changed_then(database: str, server: Server) -> None:
     """A publication of all tables refuses updates and deletes of a table that has no replica identity."""
     admin = await asyncpg.connect(server.admin, database=name_of(database))
     await admin.execute("create publication everything for all tables")
@@ -207,3 +201,41 @@ def test_no_script_depends_on_how_strings_are_read() -> None:
             text for text in re.findall(r"(?<!\w)E?'(?:[^']|'')*'", code) if "\\" in text and text[0] != "E"
         ]
         assert found == [], script.label
+
+
+NOTHING = "create function public.nothing() returns trigger language plpgsql as $$ begin return null; end $$"
+TRIGGER = "create trigger theirs before {} execute function public.nothing()"
+MEMBER = "select agent.enqueue('job', _group_key => 'g');"
+AT_ONCE = "set constraints all immediate"
+REFUSING = [
+    (
+        "create unique index their_kind on agent.event (kind)",
+        "select agent.enqueue('job'), agent.enqueue('job', _item_key => 'a')",
+    ),
+    (
+        TRIGGER.format("insert on agent.event for each row"),
+        """select agent.insert_events(array['{"type": "app_mention"}'::jsonb])""",
+    ),
+    # The next head of a group: a member's row changes.
+    (
+        TRIGGER.format("update on agent.event for each row when (new.head)"),
+        f"{MEMBER} {MEMBER} delete from agent.event where head",
+    ),
+    # A member without a head, as the transaction commits.
+    (
+        "create unique index their_head on agent.event ((1)) where head",
+        f"{MEMBER} {MEMBER} update agent.event set head = false; select agent.enqueue('job'); {AT_ONCE}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("added", "calls"), REFUSING, ids=["index", "insert", "update", "commit"])
+async def test_what_others_added_is_named_no_call_spins(queue: Connection, added: str, calls: str) -> None:
+    transaction = queue.transaction()
+    await transaction.start()
+    try:
+        await queue.execute(f"set local statement_timeout = '30s'; {NOTHING}; {added}")
+        with pytest.raises(asyncpg.UniqueViolationError, match="their"):
+            await queue.execute(calls)
+    finally:
+        await transaction.rollback()

@@ -65,9 +65,7 @@ async def test_dropped_deliveries_take_a_bounded_number_of_bytes(queue: Connecti
 @pytest.mark.parametrize(
     ("names", "left"), [({"team": "T1"}, []), ({"channel": "C1"}, ["Ev2"]), ({"user": "U1"}, ["Ev2", "Ev1"])]
 )
-async def test_an_erasure_takes_the_notes_about_a_workspace_or_a_channel(
-    queue: Connection, names: dict[str, Any], left: list[str]
-) -> None:
+async def test_an_erasure_takes_the_notes(queue: Connection, names: dict[str, Any], left: list[str]) -> None:
     await Intake(queue).note_dropped([(2.0, MENTION), (1.0, DIRECT)])
     assert (await preview(queue, **names)).get("dropped", 0) == 2 - len(left)
     assert (await erase(queue, **names)).get("dropped", 0) == 2 - len(left)

@@ -144,9 +144,7 @@ async def test_ids_combine_and_are_whole_words_and_a_preview_changes_nothing(que
     await queue.execute("""select agent.send_signal($1, 'go', '"ask U7"', false, 'U1')""", gone[-1])
     assert (await preview(queue, user="U7"))["event"] == len(gone)
     await erase(queue, user="U7")
-    assert [await do.live(queue, identity) is not None for identity in gone + kept] == [False] * 5 + [
-        True
-    ] * 3
+    assert [await do.live(queue, each) is not None for each in gone + kept] == [False] * 5 + [True] * 3
 
 
 async def test_an_erasure_that_stopped_goes_on_to_one_receipt_in_bounded_steps(queue: Connection) -> None:
@@ -299,9 +297,7 @@ PLACES: dict[str, Any] = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("encrypted", [True, False])
-async def test_a_person_is_found_in_every_place_whatever_the_id(
-    queue: Connection, place: str, encrypted: bool
-) -> None:
+async def test_a_person_is_found_in_every_place(queue: Connection, place: str, encrypted: bool) -> None:
     sealing = Sealing(DataKeys(queue, Keyring([new_key()])), on=encrypted)
     drawn = Random(place)
     for letters in (ascii_uppercase, ascii_uppercase + digits):

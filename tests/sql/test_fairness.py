@@ -50,7 +50,7 @@ async def taken(queue: Connection, claims: int, limit: int = 1) -> Counter[str]:
 
 
 async def test_others_overtake_a_crowd(queue: Connection) -> None:
-    """Both those that wait behind it and those that come later, at once."""
+    """The events that wait behind it, and the events that come later, begin at once."""
     await flood(queue, "crowd")
     for number in range(5):
         await single(queue, f"waiting {number}")

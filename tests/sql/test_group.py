@@ -77,18 +77,6 @@ async def test_a_retry_blocks_its_group_and_a_lapsed_group_is_tried_head_alone(q
     ]
 
 
-async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse(queue: Connection) -> None:
-    group = [await do.enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
-    await do.claim(queue)
-    await queue.execute("select agent.cancel_event('i1')")
-    await do.advance(queue, TEN_MINUTES)
-    (head,) = await do.claim(queue)
-    await do.complete(queue, pair(head))
-    assert await do.sweep(queue) == 1
-    assert await do.ending(queue, group[1]) == ("cancelled", "cancelled while running")
-    assert await ids(queue) == [group[2]]
-
-
 async def test_an_old_group_goes_in_sweeps_and_of_several_as_many_come_as_fit(queue: Connection) -> None:
     for _ in range(12):
         await do.enqueue(queue, group_key="g")
@@ -200,9 +188,7 @@ async def test_events_without_a_time_come_in_the_order_of_their_arrival(queue: C
 
 async def test_a_claim_that_is_full_of_bytes_takes_the_first_events(queue: Connection) -> None:
     ids = await insert_batch(queue, *(in_thread(key, text="x" * 5000) for key in IN_ORDER))
-    rows = await queue.fetch(
-        "select id from agent.claim_events($1, 100, 3, '10m', 'w1', null, null, 11000)", [KIND]
-    )
+    rows = await queue.fetch("select id from agent.claim_events($1, _most_bytes => 11000)", [KIND])
     assert {row["id"] for row in rows} == set(ids[:2])
 
 

@@ -66,14 +66,8 @@ async def test_one_statement_stores_all_that_is_new_as_single_inserts_do(queue: 
     assert len(singly) == len(events)
     await queue.execute("delete from agent.event")
     await do.insert(queue, in_thread("Ev1", "D1"))
-    batch = [
-        envelope("Ev9"),
-        in_thread("Ev3", "D2"),
-        in_thread("Ev2", "D2"),
-        in_thread("Ev4", "D1"),
-        in_thread("Ev1", "D1"),
-        envelope("Ev9"),
-    ]
+    threads = (("Ev3", "D2"), ("Ev2", "D2"), ("Ev4", "D1"), ("Ev1", "D1"))
+    batch = [envelope("Ev9"), *(in_thread(*each) for each in threads), envelope("Ev9")]
     stored = await queue.fetchval(
         "select agent.store_new_events($1, $2, null, null"
         ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
@@ -90,28 +84,24 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
     waiting = await do.insert(queue, envelope("Ev3"))
     answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
-    assert answers == [
-        (new, False),
-        (past, True),
-        (running, True),
-        (waiting, True),
-        (new, True),
-        (past, True),
-        (other, False),
-    ]
+    ids = [new, past, running, waiting, new, past, other]
+    assert answers == list(zip(ids, [False, True, True, True, True, True, False], strict=True))
     assert await queue.fetchval("select count(*) from agent.event") == 4
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection, other: Connection) -> None:
+async def test_a_duplicate_waits_for_its_move_to_history(queue: Connection, connect: Connect) -> None:
     identity = await do.insert(queue, envelope("Ev2"))
     (row,) = await do.claim(queue, KIND)
+    other, single = await connect(), await connect()
     async with other.transaction():
         assert await do.complete(other, pair(row)) == ["done"]
         batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
-        await do.waits_for_lock(other, queue)
+        alone = asyncio.create_task(do.insert(single, envelope("Ev2")))
+        for waiting in (queue, single):
+            await do.waits_for_lock(other, waiting)
     first, found, third = await batch
-    assert (first[1], found, third[1]) == (False, (identity, True), False)
+    assert (first[1], found, third[1], await alone) == (False, (identity, True), False, identity)
     assert await do.ending(queue, identity) == ("completed", None)
 
 
@@ -177,18 +167,6 @@ async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Co
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
-    identity = await do.insert(queue, envelope("Ev1"))
-    (claimed,) = await do.claim(queue, "slack.app_mention")
-    async with other.transaction():
-        assert await do.complete(other, (identity, claimed["claim"])) == ["done"]
-        duplicate = asyncio.create_task(do.insert(queue, envelope("Ev1")))
-        await do.waits_for_lock(other, queue)
-    assert await duplicate == identity
-    assert await do.ending(queue, identity) == ("completed", None)
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
 @pytest.mark.parametrize("call", ["insert_event('{}')", "insert_events('{\"{}\"}')"])
 async def test_inserts_above_read_committed_are_refused(queue: Connection, isolation: Any, call: str) -> None:
@@ -223,9 +201,7 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
     ]
     others = [await connect() for _ in range(4)]
     batches = (events, events[::-1], events[20:] + events[:20], events[::2] + events[1::2])
-    answers = await do.all_done(
-        *(insert_again(other, batch) for other, batch in zip(others, batches, strict=True))
-    )
+    answers = await do.all_done(*map(insert_again, others, batches))
     assert len({identity for ids in answers for identity, _ in ids}) == len(events)
 
 

@@ -1,23 +1,16 @@
-"""Runs of a limited kind whose leases end while a heartbeat or another transaction has them locked."""
+"""Runs of a limited kind whose leases end while something has them locked; each parked event that moves is noted."""
 
 import asyncio
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    Row,
-    advance,
-    claim,
-    complete,
-    enqueue,
-    extend,
-    locked,
-    pair,
-    waits_for_lock,
-)
+from tests.sql.queue_steps import Row, enqueue, pair
 
 LEASE = timedelta(seconds=30)
 
@@ -35,11 +28,11 @@ $$;
 
 
 async def one_runs_and_one_waits(queue: Connection) -> Row:
-    """Store two events of a kind of which one runs at once. Claim one."""
+    """Store two events of a kind whose limit is one at once. Claim one."""
     await queue.execute("select agent.declare_limits('w', array['job'], $1)", '{"job": {"concurrency": 1}}')
     for _ in range(2):
-        await enqueue(queue)
-    (row,) = await claim(queue, lease=LEASE)
+        await do.enqueue(queue)
+    (row,) = await do.claim(queue, lease=LEASE)
     return row
 
 
@@ -49,10 +42,10 @@ async def test_a_heartbeat_that_waits_renews_no_lost_run(queue: Connection, conn
     await beats.execute(f"begin; {SLOW}")
     try:
         await queue.execute("select pg_advisory_lock(20)")
-        beat = asyncio.create_task(extend(beats, pair(lapsed), lease=LEASE))
-        await waits_for_lock(queue, beats)
-        await advance(queue, 1.1 * LEASE)
-        (row,) = await claim(queue, lease=LEASE)
+        beat = asyncio.create_task(do.extend(beats, pair(lapsed), lease=LEASE))
+        await do.waits_for_lock(queue, beats)
+        await do.advance(queue, 1.1 * LEASE)
+        (row,) = await do.claim(queue, lease=LEASE)
         await queue.execute("select pg_advisory_unlock(20)")
         assert await beat == ["stale" if row["id"] == lapsed["id"] else "busy"]
     finally:
@@ -61,39 +54,67 @@ async def test_a_heartbeat_that_waits_renews_no_lost_run(queue: Connection, conn
 
 
 @pytest.mark.parametrize("late", [1.1, 20])
-async def test_a_run_that_is_being_renewed_has_a_slot(
-    queue: Connection, connect: Connect, late: float
-) -> None:
+async def test_a_run_that_is_renewed_has_a_slot(queue: Connection, connect: Connect, late: float) -> None:
     """Also where the heartbeat commits minutes after the lease ended."""
     renewed = await one_runs_and_one_waits(queue)
     beats = await connect()
     async with beats.transaction():
-        assert await extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
-        await advance(queue, late * LEASE)
+        assert await do.extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
+        await do.advance(queue, late * LEASE)
         # The claim does not see the new lease yet.
-        assert await claim(queue) == []
-    assert await claim(queue) == []
-    assert await complete(queue, pair(renewed)) == ["done"]
-    await advance(queue, LEASE)
-    assert len(await claim(queue)) == 1
+        assert await do.claim(queue) == []
+    assert await do.claim(queue) == []
+    assert await do.complete(queue, pair(renewed)) == ["done"]
+    await do.advance(queue, LEASE)
+    assert len(await do.claim(queue)) == 1
 
 
 async def test_a_heartbeat_that_is_rolled_back_keeps_no_slot(queue: Connection, connect: Connect) -> None:
     lapsed = await one_runs_and_one_waits(queue)
     beats = await connect()
     await beats.execute("begin")
-    assert await extend(beats, pair(lapsed), lease=100 * LEASE) == ["done"]
-    await advance(queue, 1.1 * LEASE)
-    assert await claim(queue) == []
+    assert await do.extend(beats, pair(lapsed), lease=100 * LEASE) == ["done"]
+    await do.advance(queue, 1.1 * LEASE)
+    assert await do.claim(queue) == []
     await beats.execute("rollback")
-    await advance(queue, timedelta(seconds=2))
-    assert len(await claim(queue)) == 1
+    await do.advance(queue, timedelta(seconds=2))
+    assert len(await do.claim(queue)) == 1
 
 
 async def test_a_foreign_lock_on_a_lapsed_run_keeps_no_slot(queue: Connection, connect: Connect) -> None:
     """A foreign transaction that stays open does not stop the kind."""
     lapsed = await one_runs_and_one_waits(queue)
-    async with locked(await connect(), lapsed["id"]):
-        await advance(queue, 1.1 * LEASE)
-        (row,) = await claim(queue)
+    async with do.locked(await connect(), lapsed["id"]):
+        await do.advance(queue, 1.1 * LEASE)
+        (row,) = await do.claim(queue)
         assert row["id"] != lapsed["id"]
+
+
+# Each function that moves a parked event notes it for claims. No trigger does that: it would slow down all claims.
+# In each transaction of these tests, the fixture's trigger parked_is_noted checks what a function does.
+# The following tests check that no function escapes for want of a test.
+MOVES = re.compile(r"update agent\.event\b(?: as e)?\s+set\b((?:(?!\breturning\b|;).)*)", re.DOTALL)
+MOVED = re.compile(r"\b(vt|lane|claimed_by|head) = (?!false)")
+CLAIMS = {"claim_event", "claim_events"}
+"""They record the keys that they look at, in ``agent.hold_key``."""
+MEMBERS = {"fence_groups"}
+"""Its events are members, or become members: no claim looks at them before they become heads."""
+
+
+async def test_each_function_that_moves_events_notes_parked_ones(queue: Connection) -> None:
+    rows = await queue.fetch("select proname, prosrc from pg_proc where pronamespace = 'agent'::regnamespace")
+    moving = {
+        row["proname"]: row["prosrc"]
+        for row in rows
+        if any(MOVED.search(update) for update in MOVES.findall(row["prosrc"]))
+    }
+    assert {"promote", "move_event", "return_events", "end_claims", "extend_leases"} < set(moving)
+    forgets = {name for name, source in moving.items() if "agent.note_parked(" not in source}
+    assert forgets == CLAIMS | MEMBERS
+
+
+async def test_the_queues_tests_fail_where_a_parked_event_is_not_noted(queue: Connection) -> None:
+    await queue.execute("insert into agent.kind_limit (kind, concurrency) values ('job', 1)")
+    await enqueue(queue, run_at=datetime.now(UTC) + timedelta(hours=1))
+    with pytest.raises(asyncpg.RaiseError, match="no note finds the parked event"):
+        await queue.execute("update agent.event set vt = now()")

@@ -429,9 +429,7 @@ async def test_a_transaction_and_a_step_that_parks_events_note_each_key_once(que
         assert len(await do.claim(queue)) == 1
     notes = await queue.fetch("select * from agent.limit_note")
     assert await do.complete(queue, *map(pair, rows)) == ["done"] * 30
-    assert await queue.fetch("select * from agent.limit_note") == notes, (
-        "a settle far from the limit notes none"
-    )
+    assert await queue.fetch("select * from agent.limit_note") == notes, "a settle far from it notes none"
     await queue.execute(
         "insert into agent.event (event_ts, vt, kind, event, head, lane) select now()"
         ", now() - nth * interval '1 second', 'job', jsonb_build_object('team_id', 'T' || nth % 3), true, 0"

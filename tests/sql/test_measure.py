@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -15,6 +16,7 @@ from tests.sql.conftest import Connect
 from tests.sql.migrations import connected
 from tests.sql.queue_steps import advance, claim, enqueue
 from tests.sql.test_console_reads import fewest_pages
+from tests.vacuum import holder, owner_sees_sessions, snapshot_held
 
 
 @pytest.fixture(autouse=True)
@@ -177,3 +179,51 @@ async def test_a_server_knows_the_newest_timeline_that_it_was_told_of(queue: Con
     assert await queue.fetchval(tell, 0, 7) == 7
     assert await queue.fetchval(tell, 0, 3) == 7
     assert await queue.fetchval(own) == "(1,7)"
+
+
+# What holds back vacuum: the slow tests wait until their session does so. On a shared server, that takes longer.
+
+
+@pytest.mark.slow
+async def test_what_holds_back_vacuum_is_named(server: Server, queue: Connection, connect: Connect) -> None:
+    async with owner_sees_sessions(server, may=True), snapshot_held(await connect("surelane_ingest")) as pid:
+        began = await queue.fetchval("select extract(epoch from now())::float8")
+        found = await holder(queue, pid)
+    assert (found["holder"], found["application"], found["state"]) == (
+        "session",
+        "a report",
+        "idle in transaction",
+    )
+    assert found["since"] == pytest.approx(began, abs=60)
+
+
+@pytest.mark.slow
+async def test_a_hidden_session_ages_once_seen(server: Server, queue: Connection, connect: Connect) -> None:
+    async with owner_sees_sessions(server, may=False), snapshot_held(await connect("surelane_ingest")) as pid:
+        first = await holder(queue, pid)
+        assert (first["application"], first["state"]) == ("a report", None)
+        await queue.execute("update agent.test_clock set shift = '1 hour'")
+        later = await holder(queue, pid)
+    assert later["since"] == first["since"]
+
+
+@pytest.mark.slow
+async def test_another_database_counts_by_writes(server: Server, queue: Connection, connect: Connect) -> None:
+    async with owner_sees_sessions(server, may=True), server.fresh() as other:
+        elsewhere = await asyncpg.connect(server.uri(other))
+        async with snapshot_held(elsewhere) as pid, elsewhere.transaction():
+            async with snapshot_held(await connect(), "here") as here:
+                await holder(queue, here)
+            await elsewhere.execute("create table written ()")
+            assert (await holder(queue, pid))["application"] == "a report"
+        await elsewhere.close()
+
+
+async def test_what_only_waits_between_statements_holds_nothing(queue: Connection, connect: Connect) -> None:
+    idle = await connect("surelane_ingest")
+    pid = await idle.fetchval("select pg_backend_pid()")
+    async with idle.transaction():
+        await idle.execute("select 1")
+        await queue.execute("update agent.measurement set due = '-infinity'")
+        found = json.loads(await queue.fetchval("select agent.measure_queue()"))["holder"]
+    assert found is None or found["pid"] != pid

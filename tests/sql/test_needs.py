@@ -82,9 +82,7 @@ async def test_what_is_wrong_is_found_and_the_advice_cures(database: str, server
         await admin.close()
 
 
-async def test_the_checks_of_the_queue_say_that_they_cannot_see_behind_row_security(
-    database: str,
-) -> None:
+async def test_the_checks_say_that_they_cannot_see_behind_row_security(database: str) -> None:
     async with connected(database) as owner:
         await owner.execute("alter table agent.event enable row level security")
     shown = await Command(as_role(database, "surelane_operator"))("verify")
@@ -118,7 +116,7 @@ async def test_each_need_is_told_before_installing_and_after(empty_database: str
     assert (shown.code, "ok       sequences: " in shown.out) == (0, True), shown
 
 
-async def test_a_function_of_others_that_stops_a_migration_is_named(
+async def test_a_foreign_function_that_stops_a_migration_is_named(
     empty_database: str, server: Server
 ) -> None:
     db = empty_database.partition("?")[0].rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Each change of an operator is kept: who, when, what, and what came of it."""
+"""Each change of an operator is kept: who, when, what, and what came of it. An id of the page is used once."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import LIVE, Filter, read_cursor
 from surelane_service.cron import Cron
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, ending, enqueue, live, locked
+from tests.sql.queue_steps import advance, claim, ending, enqueue, live, locked, waits_for_lock
 
 
 @pytest.fixture
@@ -170,3 +170,28 @@ async def test_a_count_is_bounded(queue: Connection, operator: Changes, matching
     await operator.change_all(ManyChange("cancel", Filter(), matching // 2))
     for most in (10_000, 1001, 1000, 700):
         assert await operator.count(Filter(), most) == min(matching, most)
+
+
+USE = "select agent.use_id($1, now() + interval '10 minutes')"
+LOOK = "select agent.use_id($1, null)"
+
+
+async def test_an_id_is_used_once_and_looking_at_it_does_not_use_it(queue: Connection) -> None:
+    assert [await queue.fetchval(LOOK, "a") for _ in range(2)] == [True, True]
+    assert [await queue.fetchval(USE, "a") for _ in range(2)] == [True, False]
+    assert not await queue.fetchval(LOOK, "a")
+    assert await queue.fetchval(LOOK, "b")
+    use = "select agent.use_id($1, now() - $2::text::interval)"
+    for identity, ago in (("old", "2 hours"), ("late", "30 minutes"), ("new", "-1 minute")):
+        assert await queue.fetchval(use, identity, ago)
+    left = await queue.fetchval("select array_agg(id order by id) from agent.used_id")
+    assert left == ["a", "late", "new"], "those that expired long ago are forgotten"
+
+
+async def test_one_of_two_processes_is_first(queue: Connection, connect: Connect) -> None:
+    first, second = await connect(), await connect()
+    async with first.transaction():
+        assert await first.fetchval(USE, "a")
+        waiting = asyncio.create_task(second.fetchval(USE, "a"))
+        await waits_for_lock(queue, second)
+    assert not await waiting

@@ -189,9 +189,7 @@ async def compare(connection: Connection, payloads: list[Any]) -> None:
 
 
 async def test_an_event_is_of_the_installation_that_made_what_a_person_uses(queue: Connection) -> None:
-    for payload, (_, _, _, workspace, *_) in zip(
-        OF_OTHERS, await derived(queue, list(OF_OTHERS)), strict=True
-    ):
+    for payload, (_, _, _, workspace, *_) in zip(OF_OTHERS, await derived(queue, [*OF_OTHERS]), strict=True):
         assert (workspace, slack.workspace_of(payload), workspace_of(payload)) == ("T1", "T1", "T1"), payload
         assert Owner.of(*slack.reporter_of(payload)) in (Owner("T1"), Owner("E1", True))
         assert place_of(payload).team == "T9", "the person's own"

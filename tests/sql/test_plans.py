@@ -202,6 +202,4 @@ async def test_exhausted_events_ahead_cost_a_bounded_sweep(backlog: Backlog) -> 
             swept = await queue.fetchval(ended) - before
             assert swept <= 1_000
             costs.append(json.loads(plan)[0]["Plan"]["Shared Hit Blocks"])
-    assert costs[1] <= 1.5 * costs[0] + 2 * (6_000 - 1_000), (
-        "it read more than the events that the first claim left"
-    )
+    assert costs[1] <= 1.5 * costs[0] + 2 * (6_000 - 1_000), "it read more than the first claim left"

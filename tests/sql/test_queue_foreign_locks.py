@@ -134,9 +134,7 @@ async def test_a_failed_child_waits_for_nothing_ending_with_it(queue: Connection
     client = Queue(queue)
     outer = await client.fan_out([Job("plan", {})], Continuation("outer", fails_with_children=True))
     (plan,) = await do.claim(queue, "plan")
-    await do.continue_with(
-        queue, pair(plan), [Job("child", {})], Continuation("inner", fails_with_children=True)
-    )
+    await do.continue_with(queue, pair(plan), [Job("child")], Continuation("inner", fails_with_children=True))
     other = await do.enqueue(queue, "child")
     rows = sorted(await do.claim(queue, "child"), key=lambda row: row["id"])
     async with stays_open(await connect(), LOCKED, outer):
@@ -181,9 +179,7 @@ async def test_sweeps_and_operators_pass_a_locked_continuation(queue: Connection
     """The event that would count it off waits for the next sweep. The others end."""
     client = Queue(queue)
     later = await client.fan_out([Job("child", {}), Job("child", {}), Job("child", {})], Continuation("then"))
-    children = [
-        row["id"] for row in await queue.fetch("select id from agent.event where kind = 'child' order by id")
-    ]
+    children = await queue.fetchval("select array_agg(id order by id) from agent.event where kind = 'child'")
     other = await do.enqueue(queue)
     parked = await do.enqueue(queue, "asks")
     await queue.execute("update agent.event set vt = vt - interval '2 hours' where kind in ('job', 'child')")

@@ -72,9 +72,7 @@ async def test_every_step_judges_by_the_kinds_maximum_also_members_of_a_group(qu
         assert await do.fail(queue, *map(pair, rows), max_attempts=1) == ["done"] * len(rows)
     for identity, attempts in ((often, 5), (own, 2)):
         assert await do.ending(queue, identity) == ("failed", "attempts_exhausted")
-        assert (
-            await queue.fetchval("select attempts from agent.event_hist where id = $1", identity) == attempts
-        )
+        assert (await do.history_of(queue, identity))["attempts"] == attempts
     await operations.rerun([often])
     await lapses(queue, "often", 5)
     assert await Engine(queue).sweep_events() == 2
@@ -140,9 +138,7 @@ async def test_both_languages_have_the_same_constants(queue: Connection) -> None
         " where pronamespace = 'agent'::regnamespace and proname = $1"
     )
     for function in ("claim_event", "delete_expired_events"):
-        assert f"_max_attempts integer DEFAULT {DEFAULT_MAX_ATTEMPTS}," in await queue.fetchval(
-            defaults, function
-        )
+        assert f"attempts integer DEFAULT {DEFAULT_MAX_ATTEMPTS}," in await queue.fetchval(defaults, function)
     default = re.search(r"DEFAULT '(.*)'::interval", await queue.fetchval(defaults, "rescue_events"))
     assert default is not None
     assert await queue.fetchval("select $1::text::interval", default[1]) == DEAD_FOR

@@ -23,9 +23,7 @@ create trigger slow before insert on agent.event_hist for each row execute funct
 
 @pytest.mark.parametrize("how", ["exhausted", "deadline", "age"])
 async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Connection, how: str) -> None:
-    deadline = (
-        await queue.fetchval("select agent.clock() + interval '1 minute'") if how == "deadline" else None
-    )
+    deadline = await queue.fetchval("select agent.clock() + '1 min'") if how == "deadline" else None
     ids = [await do.enqueue(queue, max_attempts=1, deadline=deadline) for _ in range(7)]
     if how == "exhausted":
         await do.claim(queue)
@@ -41,9 +39,7 @@ async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Con
     queue.add_log_listener(lambda _, message: warnings.append(str(message)))
     assert await do.sweep(queue) == 6
     assert await do.live(queue, ids[2]) is not None
-    assert any(
-        f"event {ids[2]} cannot be moved to history: SQLSTATE 23505" in warning for warning in warnings
-    )
+    assert any(f"event {ids[2]} cannot be moved to history: SQLSTATE 23505" in each for each in warnings)
     assert await do.sweep(queue) == 0
 
 
@@ -104,9 +100,7 @@ async def test_a_sweep_waits_for_no_locked_continuation(queue: Connection, other
 @pytest.mark.parametrize("batch", [True, False])
 async def test_what_lies_a_little_over_a_day_ahead_is_one_event(queue: Connection, batch: bool) -> None:
     """The first delivery replaces its timestamp. At the second one it is near enough to be kept."""
-    ahead = await queue.fetchval(
-        "select agent.from_timestamptz(agent.clock() + interval '1 day 5 seconds')::text"
-    )
+    ahead = await queue.fetchval("select agent.from_timestamptz(agent.clock() + '1 day 5 s')::text")
     event = envelope("Ev1", event_ts=ahead)
     identity = await do.insert(queue, event)
     await queue.execute("select agent.delete_event($1)", identity)
@@ -149,9 +143,7 @@ async def test_deliveries_find_what_was_moved_and_take_no_key_of_a_schedule(queu
     assert not await queue.fetchval("select duplicate from agent.fire_trigger('u', '1', '{}')")
 
 
-async def test_the_runbooks_statement_frees_all_that_a_jump_of_the_clock_left_behind(
-    queue: Connection,
-) -> None:
+async def test_the_runbooks_statement_frees_what_a_jump_of_the_clock_left(queue: Connection) -> None:
     text = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
     statement = text[text.index("select id, agent.reschedule_event(") :].partition("```")[0]
     await queue.execute(

@@ -37,15 +37,8 @@ async def test_a_story_tells_every_change_and_each_claim_whose_worker_died(queue
 
     job = await job_of(queue, identity)
     steps = [(step.what, step.by) for step in story_of(job)]
-    assert steps == [
-        ("enqueued", "blog"),
-        ("rescheduled", "surelane"),
-        ("replaced", "editor"),
-        ("run again", "surelane"),
-        ("claimed", None),
-        ("claimed", "w1"),
-        ("completed", "w1"),
-    ]
+    assert steps[:3] == [("enqueued", "blog"), ("rescheduled", "surelane"), ("replaced", "editor")]
+    assert steps[3:] == [("run again", "surelane"), ("claimed", None), ("claimed", "w1"), ("completed", "w1")]
     moved = next(step for step in story_of(job) if step.what == "rescheduled")
     assert all(at.isoformat()[:16] in (moved.detail or "") for at in (first, second))
     assert job["payload"] == {"n": 2}

@@ -36,9 +36,7 @@ class Post:
         self.woken = False
         self.engine = Restarted(connection)
         self._connection = connection
-        self._watcher = SessionWatcher(
-            self.engine, "me", timedelta(seconds=GRACE), self._woken, lambda: self.now
-        )
+        self._watcher = SessionWatcher(self.engine, "me", timedelta(seconds=5), self._woken, lambda: self.now)
 
     def _woken(self) -> None:
         self.woken = True

@@ -62,9 +62,7 @@ async def rescue(queue: Connection, worker: str, key: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("ends", ["session", "heartbeats"])
-async def test_the_name_of_a_worker_that_is_alive_is_refused(
-    queue: Connection, connect: Connect, ends: str
-) -> None:
+async def test_the_name_of_a_live_worker_is_refused(queue: Connection, connect: Connect, ends: str) -> None:
     """Where a machine vanished, its session may stay for hours, but its heartbeats end."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
     await session(queue, first, "w1", "mail")

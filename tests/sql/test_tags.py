@@ -100,9 +100,7 @@ async def test_a_requeued_event_keeps_its_tags_and_a_replay_has_none(queue: Conn
     assert await queue.fetchval("select count(*) from agent.step") == 0
 
 
-async def test_encrypted_tags_are_found_and_progress_is_fenced(
-    queue: Connection, service: Connection
-) -> None:
+async def test_encrypted_tags_are_found_progress_is_fenced(queue: Connection, service: Connection) -> None:
     """Both are stored as no text, and progress is replaced."""
     await enqueue(queue)
     (row,) = await claim(queue)

@@ -1,17 +1,36 @@
-"""A continuation runs once, when all its children have ended with any outcome."""
+"""A continuation runs once, when all its children have ended. A running handler starts a child once."""
 
+import asyncio
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
 from surelane.errors import Conflict, InvalidInput
-from surelane.jobs import Continuation, Job
+from surelane.jobs import Continuation, Job, job_text
 from surelane.queue import Queue
+from surelane_service.intake import Intake
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import TEN_MINUTES, Row, pair
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import (
+    TEN_MINUTES,
+    Row,
+    advance,
+    await_answer,
+    claim,
+    complete,
+    ending,
+    enqueue,
+    fail,
+    history_of,
+    locked,
+    only_row,
+    pair,
+    sweep,
+    waits_for_lock,
+)
 
 
 def jobs(count: int, **fields: Any) -> list[Job]:
@@ -38,9 +57,7 @@ async def test_a_continuation_waits_for_every_child_and_knows_them_in_order(queu
     identity = await Queue(queue).fan_out(jobs(4), Continuation("then", {"goal": "g"}))
     for how in ("completed", "failed", "cancelled", "expired"):
         assert await do.claim(queue, "then") == []
-        assert (await queue.fetchval("select reason from agent.why_waiting($1)", identity)) == (
-            "waits_for_children"
-        )
+        assert await queue.fetchval("select (agent.why_waiting($1)).reason", identity) == "waits_for_children"
         await end(queue, (await do.claim(queue, "child", limit=1))[0], how)
 
     (row,) = await do.claim(queue, "then")
@@ -87,9 +104,7 @@ async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: C
     await do.complete(queue, pair(inner), results=['"found"'])
     assert [row["id"] for row in await do.claim(queue, "outer")] == [outer]
     kinds = [(child.kind, child.result) for child in await client.children(outer)]
-    assert kinds == [("child", None), ("inner", "found")], (
-        "the continuation is now the child in place of the plan"
-    )
+    assert kinds == [("child", None), ("inner", "found")], "it is now the child in place of the plan"
 
 
 async def test_a_refused_fan_out_leaves_nothing_and_a_lost_claim_starts_nothing(queue: Connection) -> None:
@@ -150,3 +165,123 @@ async def test_groups_go_on_while_their_continuation_waits(queue: Connection) ->
     await do.complete(queue, pair(row))
     assert [found["id"] for found in await do.claim(queue, "talk", "then")] == [identity]
     assert await do.heads(queue, "g") == [identity]
+    # Once its children have ended, it comes before what is scheduled.
+    identity = await Queue(queue).fan_out(jobs(1), Continuation("then", group_key="h"))
+    await do.enqueue(queue, "talk", group_key="h", run_at=datetime.now(UTC) + timedelta(days=1))
+    await do.complete(queue, pair((await do.claim(queue, "child"))[0]))
+    assert [found["id"] for found in await do.claim(queue, "then")] == [identity]
+
+
+async def test_an_answer_of_the_asked_ends_what_awaits_it_once_in_time(queue: Connection) -> None:
+    client = Queue(queue)
+    identity = await Queue(queue).fan_out([Job("ask"), Job("ask")], Continuation("then"))
+    first, second = await claim(queue, "ask")
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    assert await client.answer_event(first["id"], "1") == "running"
+    for row in (first, second):
+        assert await await_answer(queue, pair(row), deadline) == "done"
+        assert await await_answer(queue, pair(row), deadline) == "stale"
+    assert (await queue.fetchval("select reason from agent.why_waiting($1)", first["id"])) == "awaits_answer"
+    assert await claim(queue, "ask") == []
+    assert [await client.answer_event(first["id"], f'{{"n": {n}}}') for n in (1, 2)] == ["done", "unknown"]
+    assert await client.answer_event(identity, "1") == "unknown", "a continuation awaits no answer"
+    assert await client.answer_event(999_999_999, "1") == "unknown"
+
+    await advance(queue, timedelta(minutes=6))
+    assert await client.answer_event(second["id"], "1") == "unknown", "too late"
+    await sweep(queue)
+    assert await ending(queue, second["id"]) == ("expired", "deadline_passed")
+    assert [child.result for child in await client.children(identity)] == [{"n": 1}, None]
+    assert len(await claim(queue, "then")) == 1
+    await client.enqueue("dispatch-execute", {"agent": "scribe"})
+    await client.enqueue("ask", {"agent": "scribe"})
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    dispatched, asked = sorted(await claim(queue, "dispatch-execute", "ask"), key=lambda row: row["id"])
+    for row in (dispatched, asked):
+        await await_answer(queue, pair(row), deadline)
+    assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic"], "1") == "unknown"
+    assert await Intake(queue).answer_dispatch(asked["id"], ["scribe"], "1") == "unknown"
+    assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic", "scribe"], "1") == "done"
+    answered = await history_of(queue, dispatched["id"])
+    assert answered["result"] == "1"
+
+
+async def test_a_handler_may_answer_what_was_not_cancelled(queue: Connection, connect: Connect) -> None:
+    """One event's handler ends another event, as for an approval by a button."""
+    client = Queue(await connect("surelane_worker"))
+    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
+    first, second = [await client.enqueue("approval", item_key=key) for key in "ab"]
+    rows = {row["id"]: pair(row) for row in await claim(queue, "approval")}
+    assert await client.cancel("b") == "running"
+    assert [await await_answer(queue, each, deadline) for each in rows.values()] == ["done", "done"]
+    assert await client.answer_event(first, '"approved"') == "done"
+    assert await ending(queue, second) == ("cancelled", "cancelled while running")
+
+
+WAIT = "child part:1"
+
+
+async def started_child(queue: Connection, row: Row) -> tuple[str, Any]:
+    """Call ``agent.run_child`` for a claim; return the answer, and what the signal says of the child."""
+    taken = await only_row(
+        queue, "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
+    )
+    return taken["answer"], None if taken["signal"] is None else json.loads(taken["signal"])["value"]
+
+
+async def parent(queue: Connection) -> Row:
+    """Claim a parent that has started_child its child."""
+    await enqueue(queue, "parent", item_key="p")
+    (row,) = await claim(queue, "parent")
+    assert await started_child(queue, row) == ("pending", None)
+    return row
+
+
+async def complete_child(queue: Connection, result: str) -> None:
+    (child,) = await claim(queue, "part")
+    assert await complete(queue, pair(child), results=[result]) == ["done"]
+
+
+async def count(queue: Connection, kind: str) -> int:
+    found: int = await queue.fetchval("select count(*) from agent.job where kind = $1", kind)
+    return found
+
+
+async def test_cancel_waits_for_a_child_that_another_has_locked(queue: Connection, other: Connection) -> None:
+    row = await parent(queue)
+    async with other.transaction():
+        await other.execute("select from agent.event where kind = 'part' for update")
+        cancelling = asyncio.create_task(queue.fetchval("select agent.cancel_job($1)", row["id"]))
+        await waits_for_lock(other, queue)
+    assert await cancelling == "running"
+    assert await queue.fetchval("select status from agent.job where kind = 'part'") == "cancelled"
+
+
+async def test_child_of_a_locked_parent_ends_later_alone(queue: Connection, connect: Connect) -> None:
+    """Its settle answers at once: it does not wait for the parent's row."""
+    row = await parent(queue)
+    await enqueue(queue, "part", item_key="other")
+    children = {child["item_key"]: pair(child) for child in await claim(queue, "part")}
+    async with locked(await connect(), row["id"]):
+        await queue.execute("set statement_timeout = '1500ms'")  # less than a signal waits for a lock
+        answers = await complete(queue, children["p:part:1"], children["other"])
+    assert answers == ["busy", "done"]
+    assert await complete(queue, children["p:part:1"]) == ["done"]
+    assert (await started_child(queue, row))[0] == "done"
+
+
+async def test_parent_that_runs_again_or_as_a_new_event_starts_a_child_anew(queue: Connection) -> None:
+    row = await parent(queue)
+    await complete_child(queue, "7")
+    await complete(queue, pair(row))
+    await queue.execute("select agent.rerun_events(array[$1::int8])", row["id"])
+    (row,) = await claim(queue, "parent")
+    assert await started_child(queue, row) == ("pending", None)
+    assert await count(queue, "part") == 2
+    await complete_child(queue, "8")
+    await fail(queue, pair(row), final=True)
+    again = await queue.fetchval("select rerun from agent.rerun_as_new($1, $2, null)", row["id"], WAIT)
+    (row,) = await claim(queue, "parent")
+    assert row["id"] == again
+    assert await started_child(queue, row) == ("pending", None), "it takes no end of the old one's child"
+    assert await count(queue, "part") == 3

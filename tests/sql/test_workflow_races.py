@@ -19,9 +19,7 @@ def jobs(count: int, **fields: Any) -> list[Job]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5])
-async def test_last_children_race_for_one_continuation(
-    queue: Connection, connect: Connect, batch: int
-) -> None:
+async def test_last_children_race_for_a_continuation(queue: Connection, connect: Connect, batch: int) -> None:
     """Several batches settle children of the same two continuations at the same moment, in any order."""
     client = Queue(queue)
     both = [await client.fan_out(jobs(20), Continuation("then")) for _ in range(2)]

@@ -74,7 +74,7 @@ async def event(observer: Connection, engine: Engine) -> Event:
 
 
 async def again(engine: Engine, event: Event) -> Event:
-    """End the claim, and return that of a later attempt."""
+    """End the claim, and return a later attempt's claim."""
     await engine.settle([(event.id, event.claim, "release", None)])
     return await attempt(engine)
 

@@ -65,7 +65,7 @@ async def handled(client: Client, *messages: dict[str, Any], bots: bool = False)
         ({"user": None}, True, 0),
     ],
 )
-async def test_a_bots_message_is_not_handled_and_slack_is_asked_once(
+async def test_a_bots_message_is_left_and_slack_asked_once(
     more: dict[str, Any], answered: bool, asked: int
 ) -> None:
     client, message = Client(), {**MENTION, **more}

@@ -1,12 +1,16 @@
-"""``DATABASE_URL`` is read as libpq reads it: each parameter is carried out, or refused by name with what to do."""
+"""``DATABASE_URL`` is read as libpq reads it; what is not carried out is named. A former primary is not used."""
 
 import re
+from collections.abc import Iterator
+from unittest.mock import AsyncMock
 
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
+from surelane_service import pool
 from surelane_service.common.connecting import Address, DatabaseUriError, parse, unverified
+from surelane_service.pool import FormerPrimary, refuse_former_primary
 from surelane_service.service_settings import warn_of_unverified
 
 AT = "postgresql://u:p@127.0.0.1:5432/db"
@@ -87,18 +91,12 @@ PROVIDERS = {  # what each shows to its users, but for the name of the host
         "ep-1-pooler.aws.neon.tech",
     ),
     "postgres": ("postgresql://postgres:Pw1@{}:5432/postgres", "db.abcd.supabase.co"),
-    "postgres.abcd": (
-        "postgres://postgres.abcd:Pw1@{}:6543/postgres",
-        "aws-0-eu-central-1.pooler.supabase.com",
-    ),
+    "postgres.abcd": ("postgres://postgres.abcd:Pw1@{}:6543/postgres", "aws-0-eu-1.pooler.supabase.com"),
     "rds": (
         "postgresql://rds:Pw1@{}/a?sslmode=verify-full&sslrootcert=/c/global-bundle.pem",
         "db.c9.rds.amazonaws.com",
     ),
-    "aurora": (
-        "postgresql://aurora:Pw1@{},a.cluster-ro-x/app?target_session_attrs=read-write",
-        "a.cluster-x",
-    ),
+    "aurora": ("postgresql://aurora:Pw1@{},a.ro-x/app?target_session_attrs=read-write", "a.cluster-x"),
     "app": ("postgresql://app:Pw1@/app?host={}", "/cloudsql/project:europe-west1:instance"),
     "alloydb": ("postgresql://alloydb:Pw1@{}:5432/app?sslmode=require", "10.83.0.2"),
     "app@mine": ("postgres://app%40mine:Pw1@{}/d?sslmode=require", "mine.postgres.database.azure.com"),
@@ -106,10 +104,7 @@ PROVIDERS = {  # what each shows to its users, but for the name of the host
     "fly": ("postgres://fly:Pw1@{}:5432/app?sslmode=disable", "app-db.flycast"),
     "fly-user": ("postgresql://fly-user:Pw1@{}/fly-db", "pgbouncer.abc.flympg.net"),
     "render": ("postgresql://render:Pw1@{}/app", "dpg-abc-a.oregon-postgres.render.com"),
-    "tsdbadmin": (
-        "postgres://tsdbadmin:Pw1@{}:34567/tsdb?sslmode=require",
-        "abc.def.tsdb.cloud.timescale.com",
-    ),
+    "tsdbadmin": ("postgres://tsdbadmin:Pw1@{}:34567/tsdb?sslmode=require", "abc.tsdb.cloud.timescale.com"),
     "crunchy": ("postgres://crunchy:Pw1@{}:5432/postgres", "p.vbjrf.db.postgresbridge.com"),
     "ipv6": ("postgresql://ipv6:Pw1@[{}]:5433,[::1]/db", "2001:db8::1"),
 }
@@ -164,3 +159,27 @@ def test_a_database_elsewhere_that_need_not_prove_itself_is_told(
     assert "pw" not in str(lines)
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     assert "sslmode=" in uri or unverified(uri) is None
+
+
+class Timelines(dict[str, int]):
+    """A row: asyncpg's are unpacked into their values."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values())  # type: ignore[arg-type]
+
+
+def server(timeline: int, newest: int) -> AsyncMock:
+    """Return a connection to a server on a timeline, which a worker told of the newest one."""
+    row = Timelines(system=7, timeline=timeline, newest=newest)
+    return AsyncMock(fetchrow=AsyncMock(return_value=row))
+
+
+async def test_a_server_is_refused_if_anybody_saw_a_newer_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_seen", (0, 0))
+    with pytest.raises(FormerPrimary):
+        await refuse_former_primary(server(1, newest=2))
+    await refuse_former_primary(server(2, newest=2))
+    former = server(1, newest=1)
+    with pytest.raises(FormerPrimary):
+        await refuse_former_primary(former)
+    former.execute.assert_awaited_once_with("select agent.note_timeline($1, $2)", 7, 2)

@@ -54,6 +54,31 @@ def test_links_are_found_at_all_what_shows_a_promise_exists_and_each_page_is_lis
         assert pages - listed - {file} == set(), f"{file} does not list these pages"
 
 
+def test_the_figures_of_the_promises_are_the_sums_of_the_measured_table() -> None:
+    promises, _, rest = (ROOT / "docs/reliability.md").read_text().partition("<!-- made by tests/chaos")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in rest.split("<!--")[0].splitlines()
+        if "|" in line
+    ]
+    names, _, *measured = rows
+    sums = {name: sum(float(row[nth] or 0) for row in measured) for nth, name in enumerate(names) if nth}
+    sent = sums["events sent"]
+    assert sent == sums["answered 200"]
+    assert (
+        not sums["lost"] + sums["double handled"] + sums["claims over the limit"] + sums["duplicate replies"]
+    )
+    longest = max(float(row[names.index("well again after, s")]) for row in measured)
+    for figure in (
+        f"0 lost of {sent:,.0f}",
+        f"0 double claims of {sent:,.0f} events",
+        f"0 duplicates of {2 * sent:,.0f} replies",
+        f"0 effects of {sums['handlers stopped']:.0f} stopped handlers",
+        f"{longest} s at most",
+    ):
+        assert f"| {figure} |" in promises
+
+
 def test_lines_of_pages_and_sql_comments_have_at_most_100_columns() -> None:
     """A table's row cannot be wrapped, so rows may be longer."""
     scripts = [file for file in SOURCES if file.suffix == ".sql"]

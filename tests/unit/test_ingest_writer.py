@@ -26,16 +26,14 @@ from surelane_ingest.writer import Lane, NotStored, Pending, _reason
     ],
     ids=repr,
 )
-def test_an_event_that_the_database_cannot_hold_is_alone_refused_for_good(
+def test_only_an_event_that_cannot_be_held_is_refused_for_good(
     error: Exception, reason: NotStored | None
 ) -> None:
     assert _reason(error) is reason
 
 
 @pytest.mark.parametrize(("status", "acknowledged"), [(503, False), (404, False), (400, True)])
-async def test_an_envelope_that_may_be_stored_later_is_not_acknowledged(
-    status: int, acknowledged: bool
-) -> None:
+async def test_an_envelope_that_may_be_stored_later_waits(status: int, acknowledged: bool) -> None:
     shared, socket = MagicMock(subscriptions=Subscriptions(frozenset())), AsyncMock()
     shared.drain.is_set.return_value = False
     shared.taker.take = AsyncMock(side_effect=RequestRefused(status, "not stored"))

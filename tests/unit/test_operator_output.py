@@ -1,4 +1,4 @@
-"""What operators are shown is bounded and linked, and the search field reads what they copy from Slack."""
+"""What operators are shown is bounded and linked; the search field reads what they copy, and no empty filter."""
 
 import json
 import re
@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from surelane_operator.api.models import SearchQuery
 from surelane_operator.cli.output import ago, end, middle
 from surelane_operator.console.screen import LinkTemplates
 from surelane_operator.mcp.tools import MOST, written
@@ -107,3 +109,15 @@ def test_links_quote_what_they_are_filled_with_and_a_message_is_read_from_what_p
 )
 def test_a_group_key_of_slack_has_parts(key: str, parts: tuple[str | None, ...]) -> None:
     assert parts_of(key) == parts
+
+
+@pytest.mark.parametrize("given", [{"tag": ""}, {"tag": ","}, {"kind": ""}, {"kind": "mail,,note"}])
+def test_an_empty_part_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        SearchQuery.model_validate({"text": "milk", **given})
+
+
+def test_parts_are_split_at_commas() -> None:
+    found = SearchQuery.model_validate({"text": "milk", "kind": "mail,note", "tag": "a:1,2,b:3"}).filter()
+    assert found.kinds == ["mail", "note"]
+    assert found.tags == {"a": ["1,2"], "b": ["3"]}

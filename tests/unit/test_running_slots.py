@@ -110,7 +110,7 @@ async def busy(
 
 
 async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
-    """It may be of a priority that comes before those that wait for a slot."""
+    """Its priority may come before the events that wait for a slot."""
     async with busy(seconds=0.1, waiting=5) as (slots, capacity):
         assert slots.free() == []
         freed = asyncio.create_task(capacity.freed(within=30))
@@ -125,18 +125,14 @@ async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "waiting"), [(0.1, 10), (0.01, 50), (7.0, 0)])
-async def test_a_notification_claims_nothing_of_busy_fast_or_slow_handlers(
-    seconds: float, waiting: int
-) -> None:
+async def test_a_notification_claims_nothing_of_fast_or_slow_handlers(seconds: float, waiting: int) -> None:
     """They double what waits at most. Fast handlers free slots soon. Of slow ones, other workers may have one."""
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
 
 
-async def test_a_task_runs_several_short_events_until_it_is_cancelled_or_its_turn_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_task_runs_several_short_events_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
     monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
     for cancels, tasks in ((False, 1), (True, EVENTS)):

@@ -195,7 +195,7 @@ def test_ingests_defaults_stand_and_secrets_are_separated_by_commas() -> None:
         ("SURELANE_CONCURRENCY", "0", "greater than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_be_used_are_named(
+def test_unusable_settings_are_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, complaint: str
 ) -> None:
     installs = name in INSTALLS or name in ("SLACK_SCOPES", "SLACK_REDIRECT_URI", "SLACK_AUTHORIZE_URL")
@@ -288,9 +288,7 @@ def test_a_token_is_kept_out_of_sight_and_the_demos_is_never_sent_to_slack_itsel
     assert "very-secret" not in repr(settings)
 
 
-def test_the_command_reads_its_database_from_a_file_or_says_why_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_command_reads_its_database_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DATABASE_URL")
     (tmp_path / "url").write_text("postgresql://u@127.0.0.1:1/d\n")
     for path, code, said in (

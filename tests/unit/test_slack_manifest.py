@@ -107,7 +107,7 @@ def test_the_manifest_for_http_differs_by_its_one_url(manifest: dict[str, Any]) 
     assert not settings["socket_mode_enabled"]
 
 
-def test_events_and_commands_are_those_that_have_handlers(
+def test_events_and_commands_have_handlers(
     manifest: dict[str, Any], kinds: set[str], scopes: set[str]
 ) -> None:
     types = {kind.removeprefix("slack.") for kind in kinds if kind.startswith("slack.")} & EVENT_TYPES
@@ -140,9 +140,7 @@ def test_shortcuts_are_those_that_have_handlers(manifest: dict[str, Any], handle
     assert {shortcut["callback_id"] for shortcut in manifest["features"]["shortcuts"]} == wanted
 
 
-def test_scopes_are_those_that_the_calls_need_in_the_simulators_manifest_too(
-    manifest: dict[str, Any], scopes: set[str]
-) -> None:
+def test_scopes_are_what_the_calls_need_in_both_manifests(manifest: dict[str, Any], scopes: set[str]) -> None:
     called = {
         name for path in SOURCES for name in re.findall(r"ctx\.slack\.((?:client\.)?\w+)\(", path.read_text())
     }

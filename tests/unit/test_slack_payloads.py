@@ -27,58 +27,37 @@ def inner(**fields: Any) -> dict[str, Any]:
     return {"type": "event_callback", "team_id": "T1", "event": fields}
 
 
-@pytest.mark.parametrize(
-    ("payload", "place"),
-    [
-        pytest.param(
-            inner(type="app_mention", channel="C1", ts="1.1", user="U1"),
-            Place("C1", "1.1", "1.1", "1.1", "U1", "T1", "T1"),
-            id="a message that begins a thread",
-        ),
-        pytest.param(
-            inner(type="message", channel="C1", ts="2.2", thread_ts="1.1", user="U1"),
-            Place("C1", "1.1", "2.2", "2.2", "U1", "T1", "T1"),
-            id="a message in a thread",
-        ),
-        pytest.param(
-            inner(type="reaction_added", item={"channel": "C1", "ts": "1.1"}, user="U1", event_ts="3.3"),
-            Place("C1", "1.1", "1.1", "1.1", "U1", "T1", "T1"),
-            id="a reaction",
-        ),
-        pytest.param(
-            inner(assistant_thread={"channel_id": "D1", "thread_ts": "1.1"}, event_ts="3.3"),
-            Place("D1", "1.1", None, "3.3", None, "T1", "T1"),
-            id="an assistant's thread",
-        ),
-        pytest.param(
-            inner(type="member_joined_channel", channel="C1", user="U1", event_ts="3.3"),
-            Place("C1", None, None, "3.3", "U1", "T1", "T1"),
-            id="an event about no message",
-        ),
-        pytest.param(
-            inner(type="channel_created", channel={"id": "C1", "name": "new"}, event_ts="3.3"),
-            Place("C1", None, None, "3.3", None, "T1", "T1"),
-            id="an event with a channel object",
-        ),
-        pytest.param(
-            {"command": "/hi", "team_id": "T1", "channel_id": "C1", "user_id": "U1"},
-            Place("C1", None, None, None, "U1", "T1", "T1"),
-            id="a slash command",
-        ),
-        pytest.param(
-            {name: {"id": f"{name[0].upper()}1"} for name in ("team", "user", "channel")}
-            | {"type": "block_actions", "message": {"ts": "2.2", "thread_ts": "1.1"}},
-            Place("C1", "1.1", "2.2", "2.2", "U1", "T1", "T1"),
-            id="a button in a thread",
-        ),
-        pytest.param(
-            {"type": "view_submission", "user": {"id": "U1"}, "channel": None}, Place(user="U1"), id="a modal"
-        ),
-        pytest.param(
-            inner(channel=7, ts=None, user=[], item="x"), Place(team="T1", workspace="T1"), id="nonsense"
-        ),
-    ],
-)
+THREAD = {"channel": "C1", "user": "U1"}
+BUTTON = {name: {"id": f"{name[0].upper()}1"} for name in ("team", "user", "channel")}
+PLACES: dict[str, tuple[dict[str, Any], Place]] = {
+    "a message that begins a thread": (
+        inner(type="app_mention", ts="1.1", **THREAD), Place("C1", "1.1", "1.1", "1.1", "U1", "T1", "T1")),
+    "a message in a thread": (
+        inner(type="message", ts="2.2", thread_ts="1.1", **THREAD), Place("C1", "1.1", "2.2", "2.2", "U1", "T1", "T1")),
+    "a reaction": (
+        inner(type="reaction_added", item={"channel": "C1", "ts": "1.1"}, user="U1", event_ts="3.3"),
+        Place("C1", "1.1", "1.1", "1.1", "U1", "T1", "T1")),
+    "an assistant's thread": (
+        inner(assistant_thread={"channel_id": "D1", "thread_ts": "1.1"}, event_ts="3.3"),
+        Place("D1", "1.1", None, "3.3", None, "T1", "T1")),
+    "an event about no message": (
+        inner(type="member_joined_channel", event_ts="3.3", **THREAD),
+        Place("C1", None, None, "3.3", "U1", "T1", "T1")),
+    "an event with a channel object": (
+        inner(type="channel_created", channel={"id": "C1", "name": "new"}, event_ts="3.3"),
+        Place("C1", None, None, "3.3", None, "T1", "T1")),
+    "a slash command": (
+        {"command": "/hi", "team_id": "T1", "channel_id": "C1", "user_id": "U1"},
+        Place("C1", None, None, None, "U1", "T1", "T1")),
+    "a button in a thread": (
+        BUTTON | {"type": "block_actions", "message": {"ts": "2.2", "thread_ts": "1.1"}},
+        Place("C1", "1.1", "2.2", "2.2", "U1", "T1", "T1")),
+    "a modal": ({"type": "view_submission", "user": {"id": "U1"}, "channel": None}, Place(user="U1")),
+    "nonsense": (inner(channel=7, ts=None, user=[], item="x"), Place(team="T1", workspace="T1")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("payload", "place"), PLACES.values(), ids=PLACES)
 def test_place(payload: dict[str, Any], place: Place) -> None:
     assert place_of(payload) == place
 

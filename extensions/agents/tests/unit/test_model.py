@@ -229,9 +229,7 @@ def test_the_model_learns_by_ids_what_the_author_is_looking_at() -> None:
 
 
 @pytest.mark.parametrize(("unfurl", "given"), [(False, False), (True, None)])
-async def test_slack_fetches_links_of_an_agents_messages_only_if_the_agent_says_so(
-    unfurl: bool, given: bool | None
-) -> None:
+async def test_slack_fetches_links_only_if_the_agent_says_so(unfurl: bool, given: bool | None) -> None:
     sent = list[dict[str, Any]]()
 
     async def reply(*_: Any, **arguments: Any) -> None:
