@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from surelane_agents import Agent, Tools
 from surelane_worker import Context, Discard, Event, Handlers, Retry
-from surelane_worker.model import Agent, Tools
 
 handlers = Handlers()
 tools = Tools()

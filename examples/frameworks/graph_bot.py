@@ -10,8 +10,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from surelane.text import escaped_once
+from surelane_agents.frameworks.langgraph import durable
 from surelane_worker import Context, Event, Handlers
-from surelane_worker.frameworks.langgraph import durable
 
 handlers = Handlers()
 

@@ -4,8 +4,8 @@ from agents import Agent, RunConfig, Runner, function_tool, set_default_openai_a
 from examples.frameworks.tickets import INSTRUCTIONS, file_ticket
 
 from surelane.text import escaped_once
+from surelane_agents.frameworks.openai_agents import durable
 from surelane_worker import Context, Event, Handlers
-from surelane_worker.frameworks.openai_agents import durable
 
 set_default_openai_api("chat_completions")  # every compatible server has it: set OPENAI_BASE_URL
 

@@ -4,8 +4,8 @@ from examples.frameworks.tickets import INSTRUCTIONS, file_ticket
 from pydantic_ai import Agent
 
 from surelane.text import escaped_once
+from surelane_agents.frameworks.pydantic_agents import durable
 from surelane_worker import Context, Event, Handlers
-from surelane_worker.frameworks.pydantic_agents import durable
 
 handlers = Handlers()
 agent = Agent("openai-chat:gpt-5", instructions=INSTRUCTIONS, tools=[file_ticket])

@@ -7,24 +7,20 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from extensions.agents.tests.system.model_server import OURS, ModelServer, says, settings
+from extensions.agents.tests.system.shared import shared_model
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.probes import serving
 from tests.browser.slack_page import Browser
 from tests.databases import as_role
 from tests.docs.blocks import blocks
-from tests.system.model_server import ModelServer, says, settings
 from tests.system.operators import page as operator_page
-from tests.system.shared import shared_model
 from tests.system.worker import worker
 
 pytestmark = pytest.mark.browser
 model = shared_model
 TOKEN = "an-operators-token-0123456789"
-TOOLS = {
-    "SURELANE_HANDLERS": "tests.system.model_tools:handlers",
-    "SURELANE_MODEL_TOOLS": "tests.system.model_tools:tools",
-}
 
 
 def web_server(operator: str) -> web.Application:
@@ -66,7 +62,7 @@ async def test_the_documented_script_shows_each_character_once_over_two_connecti
     async with (
         operator_page(as_role(database, "surelane_operator"), SURELANE_API_TOKEN=TOKEN) as operator,
         serving(web_server(operator), 0, setting="none", host="127.0.0.1") as port,
-        worker(database, **settings(model, **TOOLS)),
+        worker(database, **settings(model, **OURS)),
     ):
         shown = await browser.new_page()
         await shown.goto(f"http://127.0.0.1:{port}/{turn}")

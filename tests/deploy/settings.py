@@ -6,6 +6,7 @@ from types import ModuleType
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
+import surelane_agents
 import surelane_bolt
 import surelane_ingest.ingest_settings
 import surelane_migrations.migration_settings
@@ -27,7 +28,7 @@ def fields_of(*modules: ModuleType) -> Iterator[FieldInfo]:
 
 MODULES = {
     "ingest": (surelane_ingest.ingest_settings,),
-    "worker": (surelane_worker.worker_settings, surelane_bolt),
+    "worker": (surelane_worker.worker_settings, surelane_agents, surelane_bolt),
     "operator": (surelane_operator.console.access.access_settings,),
     "migrations": (surelane_migrations.migration_settings,),
 }

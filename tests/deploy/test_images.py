@@ -19,14 +19,21 @@ SOURCES = {
     **{f"surelane_{name}": ROOT / f"services/{name}/src/surelane_{name}" for name in SERVICES},
     **{
         f"surelane_{name}": ROOT / f"extensions/{name}/src/surelane_{name}"
-        for name in ("bolt", "drivers", "encryption", "shards")
+        for name in ("agents", "bolt", "drivers", "encryption", "shards")
     },
     "surelane_migrations": ROOT / "migrations/src/surelane_migrations",
 }
 PACKAGES = {
     **{name: {*SHARED, f"surelane_{name}", "surelane_encryption"} for name in SERVICES},
     "operator": {*SHARED, "surelane_operator", "surelane_encryption", "surelane_shards"},
-    "worker": {*SHARED, "surelane_worker", "surelane_bolt", "surelane_drivers", "surelane_encryption"},
+    "worker": {
+        *SHARED,
+        "surelane_worker",
+        "surelane_agents",
+        "surelane_bolt",
+        "surelane_drivers",
+        "surelane_encryption",
+    },
     "migrations": {"surelane_migrations"},
     "simulator": {*SHARED},
 }

@@ -20,6 +20,7 @@ PACKAGES = (
 )
 LOCKS = {
     "migrations": "migrations",
+    "extensions/agents": "model",
     "extensions/bolt": "test",
     "extensions/encryption": "operator",
     "dev": "up",
@@ -92,11 +93,10 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
     if extra in ("command", "mcp", "testing"):
         # What tests of Bolt apps name has the team that writes one.
         return declared(package, [extra]) | ({"slack-bolt": ""} if extra == "testing" else {})
-    if extra == "model":
-        bundled = ("fastmcp-slim", "httpx2", "openai", "pydantic-core")  # they come with pydantic-ai
-        return declared(package, [extra]) | dict.fromkeys(bundled, "")
     if extra == "frameworks":
         return dict.fromkeys(imported(file), "")  # a team has its framework already
+    if package == "extensions/agents":  # they come with pydantic-ai
+        return dict.fromkeys(("fastmcp-slim", "httpx2", "openai", "pydantic-core"), "")
     return declared("shared/client", DRIVERS) if extra == "surelane_drivers" else {}
 
 

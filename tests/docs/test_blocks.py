@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from surelane import __version__
+from surelane_agents.budget import Budget
+from surelane_agents.servers import servers
 from surelane_dev.project import find_project
 from surelane_operator.api.bulk import Bulk
-from surelane_worker.model.budget import Budget
-from surelane_worker.model.servers import servers
 from tests.docs import shell
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.docs.names import services, settings, variables
@@ -146,7 +146,7 @@ def test_commands_within_the_text_and_their_options_exist(page: Path) -> None:
         "kubectl apply -k k9s/",
         "make upp",
         "python -m surelane_wroker",
-        "pip install 'surelane-worker[modell]'",
+        "pip install 'surelane[al]'",
         "curl http://127.0.0.1:8081/v1/jbos",
         "SURELANE_HANDLRES=a:b python -m surelane_worker",
         "unknown --program",

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from surelane_agents import AgentSettings
 from surelane_bolt import BoltSettings
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_operator.console.access.access_settings import AccessSettings
@@ -43,6 +44,7 @@ def rows(*sections: str) -> dict[str, str]:
         ("Ingest", IngestSettings),
         ("Worker", WorkerSettings),
         ("Operator", AccessSettings),
+        ("Agents", AgentSettings),
         ("Bolt apps", BoltSettings),
     ],
 )
@@ -71,7 +73,7 @@ def test_page_has_each_setting_with_its_default(section: str, settings: Any) -> 
 
 def test_page_names_each_secret_that_may_be_a_file() -> None:
     (said,) = re.findall(r"These may be files: (.*?)\. Variables", PAGE, re.DOTALL)
-    kinds = (IngestSettings, WorkerSettings, AccessSettings)
+    kinds = (IngestSettings, WorkerSettings, AccessSettings, AgentSettings)
     assert set(re.findall("`(.*?)`", said)) == {
         "PGPASSWORD",
         *(name for kind in kinds for name in secrets_of(kind)),

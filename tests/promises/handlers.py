@@ -6,9 +6,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from surelane_agents import Agent, Tools
 from surelane_worker import Context, Event, Handlers, Limit
-from surelane_worker.builtin import messages
-from surelane_worker.model import Tools
 
 handlers = Handlers()
 tools = Tools()
@@ -159,4 +158,4 @@ def note(log: str, text: str) -> str:
     return "noted"
 
 
-handlers.on("agent-turn", timeout="1m")(messages.turn)  # the built-in one, with the tools of the settings
+handlers.on("agent-turn", timeout="1m")(Agent().turn)  # with the tools of the settings

@@ -9,14 +9,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from extensions.agents.tests.system.model_server import calls, model_server, says
+from extensions.agents.tests.system.model_server import settings as with_model
 from surelane.calls import Connection
 from surelane.queue import Queue
 from tests.databases import as_role
 from tests.processes import service, until
 from tests.promises.conftest import becomes, completed, working
 from tests.system.ingest_client import Slack, settings
-from tests.system.model_server import calls, model_server, says
-from tests.system.model_server import settings as with_model
 from tests.system.slack_stand import slack_stand
 from tests.system.worker import ended, enqueue
 

@@ -22,6 +22,7 @@ import json
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -131,10 +132,11 @@ class Fleet(Senders):
             BrokenError: a promise was broken.
         """
         try:
-            async with self.ingest() as store, asyncio.TaskGroup() as group:
+            async with AsyncExitStack() as stack, self.ingest() as store, asyncio.TaskGroup() as group:
                 self.slack = Slack(self.net, self.witness, partial(self._clicked, store))
                 if self.plan.encrypted:
                     self.slack.mentions.count = 0  # their checks read what is stored
+                stack.enter_context(self.slack.mentions.settings())
                 for version in self.plan.workers:
                     group.create_task(self._later(self.plan.starts, self._start, version))
                 posts = [
@@ -369,9 +371,7 @@ class Fleet(Senders):
         self.slack.mentions.include(handlers, host)
         context = copy_context()
         context.run(HERE.set, host)
-        settings = _settings(
-            self.plan.encrypted, "hasty" in self.features, tuple(self.slack.mentions.settings.items())
-        )
+        settings = _settings(self.plan.encrypted, "hasty" in self.features)
         work = member.work(self.net, settings, handlers, self.slack)
         member.task = self.loop.create_task(work, context=context)
         self.note_spare()
@@ -399,9 +399,8 @@ class Fleet(Senders):
 
 
 @cache
-def _settings(encrypted: bool, hasty: bool, given: tuple[tuple[str, str], ...]) -> WorkerSettings:
-    more = dict(given)
-    more |= {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
+def _settings(encrypted: bool, hasty: bool) -> WorkerSettings:
+    more = {"SURELANE_ENCRYPTION_KEYS": KEY, "SURELANE_ENCRYPT_EVENTS": "true"} if encrypted else {}
     more |= {"SURELANE_SWEEP_INTERVAL": "10s"} if hasty else {}
     return WorkerSettings(**cast("Any", SETTINGS | more))
 

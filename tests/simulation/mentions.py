@@ -11,21 +11,27 @@ What must hold of each mention:
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 from surelane.events import Event
+from surelane_agents import edits
+from surelane_agents.agent_settings import AgentSettings, using
+from surelane_agents.thread import TURN
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host
-from surelane_worker.builtin import edits
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.model.thread import TURN
 from tests.simulation.plan import TROUBLE
 from tests.simulation.witness import BrokenError, Witness
 
-MODEL = {f"SURELANE_MODEL{name}": "none" for name in ("", "_URL", "_KEY")} | {"SURELANE_MODEL": "openai:none"}
+MODEL = {
+    "SURELANE_MODEL": "openai:none",
+    "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1",
+    "SURELANE_MODEL_KEY": "none",
+}
 RUNS = """
 select event #>> '{event,ts}' as ts, (event #>> '{event,text}')::int as text, kind, outcome, finished_at
 , event_ts, enqueued_at from agent.event_hist where kind in ('slack.app_mention', 'slack.message_changed') order by id
@@ -46,11 +52,10 @@ class Mentions:
         self._answers: dict[str, Counter[int]] = defaultdict(Counter)
         """How often each mention was answered with each text, by hosts that were well; 0: by others alone."""
 
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The settings of workers for them."""
-        url = {"SURELANE_MODEL_URL": "http://127.0.0.1:9/v1", "SURELANE_MODEL_EDITED": self.rule}
-        return MODEL | url if self.count else {}
+    def settings(self) -> AbstractContextManager[None]:
+        """Return a block in which workers have the settings for them."""
+        given: Any = MODEL | {"SURELANE_MODEL_EDITED": self.rule} if self.count else {}
+        return using(AgentSettings(**given))
 
     async def talk(self) -> None:
         """Let people mention the bot and edit what they wrote, and Slack tell of it."""

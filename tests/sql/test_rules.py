@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
+from surelane_agents.rules import MOST
 from surelane_service.engine import Engine
-from surelane_worker.model.rules import MOST
 from tests.sql.conftest import Connect
 from tests.sql.test_erase import erase, preview, traces
 from tests.sql.test_queue_foreign_locks import stays_open

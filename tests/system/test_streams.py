@@ -12,6 +12,8 @@ import asyncpg
 import pytest
 from aiohttp import web
 
+from extensions.agents.tests.system.model_server import OURS, Desk, ModelServer, calls, says, settings
+from extensions.agents.tests.system.shared import shared_desk, shared_model
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_encryption.keys import new_key
@@ -26,19 +28,14 @@ from tests.databases import as_role
 from tests.processes import Service, service
 from tests.sql.migrations import connected
 from tests.system import raw_http
-from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
-from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
+from tests.system.shared import shared_connection, shared_slack
 from tests.system.slack_stand import Stand
 from tests.system.worker import worker
 
 TOKEN, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
 ON = {"SURELANE_API_TOKEN": TOKEN, "SURELANE_API_VIEWER_TOKEN": VIEWER}
 KEYS = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
-TOOLS = {
-    "SURELANE_HANDLERS": "tests.system.model_tools:handlers",
-    "SURELANE_MODEL_TOOLS": "tests.system.model_tools:tools",
-}
 
 
 connection, slack, model, desk = shared_connection, shared_slack, shared_model, shared_desk
@@ -46,7 +43,7 @@ connection, slack, model, desk = shared_connection, shared_slack, shared_model, 
 
 @pytest.fixture(scope="module")
 async def running(shared_database: str, model: ModelServer, slack: Stand) -> AsyncIterator[Service]:
-    async with worker(shared_database, **settings(model, slack, **TOOLS)) as started:
+    async with worker(shared_database, **settings(model, slack, **OURS)) as started:
         yield started
 
 
@@ -137,7 +134,7 @@ async def test_after_worker_and_operator_ended_the_part_is_told_anew_and_no_char
     database: str, model: ModelServer, slack: Stand, keys: dict[str, str]
 ) -> None:
     hang, reader, other, role = asyncio.Event(), Reader(), Reader(), as_role(database, "surelane_operator")
-    given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **TOOLS, **keys}
+    given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **OURS, **keys}
     given = settings(model, slack, **given)
     async with connected(database) as own:
         answers = [says("I think it is ", "lost", pause=hang), says("It is ", "green.")]

@@ -14,7 +14,7 @@ from surelane_service.outbound import LARGEST
 from surelane_service.probes import serving
 from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import verified
-from surelane_worker.remote_agents import Accepted, Answered, RefusedError, RemoteAgentError, send
+from surelane_worker.remote_agents import Accepted, Answered, RemoteAgentError, TaskRefusedError, send
 from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import free_port
 
@@ -87,10 +87,10 @@ async def test_an_agent_may_answer_at_once(status: int, body: bytes, outcome: ob
 @pytest.mark.parametrize(
     ("status", "body", "headers", "error"),
     [
-        (302, b"", {"Location": "http://127.0.0.1:9/"}, RefusedError),
-        *((status, b"", {}, RefusedError) for status in (400, 401)),
-        *((200, body, {}, RefusedError) for body in (b"not json", b"1" * (LARGEST + 1), b"[" * 100_000)),
-        (200, b"x", {"Content-Encoding": "gzip"}, RefusedError),
+        (302, b"", {"Location": "http://127.0.0.1:9/"}, TaskRefusedError),
+        *((status, b"", {}, TaskRefusedError) for status in (400, 401)),
+        *((200, body, {}, TaskRefusedError) for body in (b"not json", b"1" * (LARGEST + 1), b"[" * 100_000)),
+        (200, b"x", {"Content-Encoding": "gzip"}, TaskRefusedError),
         *((status, b"", {}, RemoteAgentError) for status in (408, 429, 500, 503)),
         (503, b"x" * (LARGEST + 1), {}, RemoteAgentError),
     ],
@@ -107,7 +107,7 @@ async def test_an_agent_that_is_away_may_come_back_and_is_sent_no_task_that_is_t
     with pytest.raises(RemoteAgentError, match="scribe: Client"):
         await send(agents(f"http://127.0.0.1:{free_port()}/tasks"), "scribe", 1, None, DEADLINE)
     async with agent(answering(202)) as remote:
-        with pytest.raises(RefusedError, match="at most"):
+        with pytest.raises(TaskRefusedError, match="at most"):
             await send(remote, "scribe", 1, "x" * LARGEST, DEADLINE)
 
 
@@ -117,5 +117,5 @@ async def test_a_private_address_is_called_only_where_it_is_listed(host: str) ->
     async with listening(answering(202)) as port:
         url = f"http://{host}:{port}/tasks"
         assert await send(agents(url), "scribe", 1, None, DEADLINE) == Accepted()
-    with pytest.raises(RefusedError, match="its address is private"):
+    with pytest.raises(TaskRefusedError, match="its address is private"):
         await send(agents(url, "10.0.0.0/8"), "scribe", 1, None, DEADLINE)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from surelane.errors import SettingsError
+from surelane_agents import AgentSettings
 from surelane_encryption.keys import Keyring, new_key
 from surelane_ingest.ingest_settings import SCOPES, IngestSettings
 from surelane_ingest.installing import States
@@ -61,7 +62,7 @@ def test_a_misspelled_setting_is_named_with_the_one_that_it_resembles_and_no_oth
         "SURELANE_EVENT_TYPE": "SURELANE_EVENT_TYPES",
     }
     everything = dict.fromkeys(set().union(*READ.values()), "")
-    for kind in (WorkerSettings, IngestSettings, AccessSettings):
+    for kind in (WorkerSettings, IngestSettings, AccessSettings, AgentSettings):
         own = {name for field in kind.model_fields.values() for name in variables_of(field)}
         others = {name + end: "" for name in everything if name not in own for end in ("", "_FILE")}
         assert misspelled(kind, others) == {}, kind
@@ -89,7 +90,7 @@ def test_every_secret_setting_may_be_a_file(
         (tmp_path / name).write_text(given[name] + "\n")
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(f"{name}_FILE", str(tmp_path / name))
-    assert len(secrets_of(kind)) >= 6
+    assert len(secrets_of(kind)) >= 5
     found = load_settings(kind)
     for name, field in kind.model_fields.items():
         if set(variables_of(field)) & set(secrets_of(kind)) and name != "encryption_keys":

@@ -1,6 +1,5 @@
-"""Text in Slack's notation: the agent and the routes get what a person typed, and what we write is escaped again."""
+"""Text in Slack's notation: routes get what a person typed, and what we write is escaped again."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -8,12 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surelane.text import escaped, escaped_once, text_of, typed
-from surelane_dev.simulator.workspace.demo import demo_workspace
-from surelane_dev.simulator.workspace.typed import slack_text
-from surelane_worker.model.shown import is_blank
-from surelane_worker.model.tables import chunks_of
-from surelane_worker.model.voice import Speech
-from tests.unit.test_slack_chunks import Collected
 
 # What Slack sends for what a person typed. A person's name in Slack's report is not what they typed.
 TYPED = {
@@ -50,24 +43,6 @@ def test_any_text_comes_back_as_it_was(text: str) -> None:
     assert typed(escaped(text)) == text
     once = escaped_once(text)
     assert escaped_once(once) == once
-
-
-@given(st.text(st.sampled_from("&<>;@#!U0C -*~1.\nampltg")), st.integers(1, 9))
-@example("&lt;@U0ADA&gt; <@U0ADA> <!channel> a < b", 3)
-def test_what_a_model_repeats_is_what_the_person_typed(text: str, size: int) -> None:
-    heard = typed(slack_text(demo_workspace(), text))
-    stream = Collected()
-
-    async def say() -> None:
-        said = Speech(stream)
-        for start in range(0, len(heard), size):
-            await said.add(heard[start : start + size])
-        await said.end()
-
-    asyncio.run(say())
-    streamed = typed("".join(each["text"] for each in stream.chunks)).replace("\u200b", "")
-    assert streamed == ("" if is_blank(heard) else heard)
-    assert typed("".join(each["text"] for each in chunks_of(heard))) == heard
 
 
 @pytest.mark.parametrize(

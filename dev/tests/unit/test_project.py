@@ -45,7 +45,7 @@ def test_a_new_agent_has_a_fake_model_and_real_packages_and_a_bolt_app_is_named(
     write_project(root, "agent")
     assert find_project(root).model == "fake"
     assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"] == [
-        f"surelane-worker[model]=={__version__}"
+        f"surelane-agents=={__version__}"
     ]
     demonstration = (root / "compose.override.yaml").read_text().replace("!reset", "")
     worker = yaml.safe_load(demonstration)["services"]["worker"]

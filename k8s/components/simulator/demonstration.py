@@ -4,9 +4,10 @@ import asyncio
 import os
 
 from surelane_worker import Context, Event, Handlers, builtin
-from surelane_worker.builtin import messages
 
-handlers = Handlers()
+handlers, offers = Handlers(), Handlers()
+handlers.include(builtin.extended)  # if a model is set, it answers
+handlers.include(offers)
 handlers.include(builtin.handlers)
 
 OFFERS = {
@@ -36,15 +37,12 @@ FORM = {
 }
 
 
-@handlers.on("slack.app_mention", "slack.message.im", timeout="10m")
-async def offer(event: Event, ctx: Context) -> object:
-    """Answer with a button for each thing to try. If a model is set, it answers instead."""
-    if ctx.settings.model is not None:
-        return await messages.answer(event, ctx)
+@offers.on("slack.app_mention", "slack.message.im", timeout="10m")
+async def offer(event: Event, ctx: Context) -> None:
+    """Answer with a button for each thing to try."""
     said = f"You said: {str(event.slack.get('text') or 'nothing')[:1000]}\nTry what a handler can do:"
     section = {"type": "section", "text": {"type": "mrkdwn", "text": said}}
     await ctx.slack.reply(event, said, blocks=[section, {"type": "actions", "elements": BUTTONS}])
-    return None
 
 
 def thread(event: Event) -> dict[str, str]:

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.testing.agents import agents_use
 from surelane_dev.testing.bolt import handlers_of, in_place_of_slack
 from surelane_dev.testing.crash import Crashes
 from surelane_dev.testing.database import PostgresServer, connected
@@ -343,14 +342,12 @@ async def running_bot(
         bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
         observed.middleware(bot.crashes.around)
-        settings = _worker_settings(url, slack_url, model)
-        if settings.model is not None and find_spec("pydantic_ai"):
-            # It takes seconds, and on a busy machine more than a test waits for a handler.
-            import_module("surelane_worker.model.run")
-        observed.include(with_answers(handlers, settings))
+        fake = {"model": model, "model_url": slack_url + fake_model.PATH} if model == fake_model.NAME else {}
+        stack.enter_context(agents_use(**({} if os.environ.get("SURELANE_MODEL") else fake)))
+        observed.include(with_answers(handlers, _worker_settings(url, slack_url)))
 
         async def start() -> LocalWorker:
-            worker = LocalWorker(_worker_settings(url, slack_url, model), observed, bot.crashes.engine)
+            worker = LocalWorker(_worker_settings(url, slack_url), observed, bot.crashes.engine)
             await worker.start()
             ready = (_READY, worker.settings.name, len(registered_in(observed).schedules()))
             while not await database.ask(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
@@ -412,8 +409,7 @@ def _simulator_settings(
     )
 
 
-def _worker_settings(database: str, slack: str, model: str | None) -> WorkerSettings:
-    fake = {"model": model, "model_url": slack + fake_model.PATH} if model == fake_model.NAME else {}
+def _worker_settings(database: str, slack: str) -> WorkerSettings:
     return load_settings(
         WorkerSettings,
         database_url=database,
@@ -422,5 +418,4 @@ def _worker_settings(database: str, slack: str, model: str | None) -> WorkerSett
         slack_limits="off",
         notifications=True,
         name=f"test-worker-{secrets.token_hex(4)}",
-        **({} if os.environ.get("SURELANE_MODEL") else fake),
     )

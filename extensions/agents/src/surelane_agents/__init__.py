@@ -1,1 +1,11 @@
-"""Agents for Surelane: models, tools, MCP servers and frameworks that answer in Slack."""
+"""Agents for Surelane: models, tools, MCP servers and frameworks that answer in Slack.
+
+A team imports the names below. The libraries of models are imported when a worker with a model starts, and not with
+these modules.
+"""
+
+from surelane_agents.agent import Agent
+from surelane_agents.agent_settings import AgentSettings
+from surelane_agents.tools import Tools
+
+__all__ = ["Agent", "AgentSettings", "Tools"]

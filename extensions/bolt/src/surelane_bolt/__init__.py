@@ -1,6 +1,6 @@
 """Run unmodified slack-bolt apps: ``SURELANE_HANDLERS=my_app:app`` names an ``App`` or an ``AsyncApp``.
 
-The entry point ``surelane.handlers`` names :func:`adapt`. It imports slack-bolt for apps of slack-bolt alone.
+The entry point ``surelane.handlers`` names :data:`EXTENSION`. It imports slack-bolt for apps of slack-bolt alone.
 """
 
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings, split, warn_of_misspelled
+from surelane_worker.extensions import Extension
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import is_interactive
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from slack_bolt import App
     from slack_bolt.async_app import AsyncApp
 
-__all__ = ["BoltSettings", "adapt", "bolt_handlers", "is_bolt_app"]
+__all__ = ["EXTENSION", "BoltSettings", "adapt", "bolt_handlers", "is_bolt_app"]
 
 
 class BoltSettings(BaseSettings):
@@ -72,3 +73,6 @@ def bolt_handlers(app: "App | AsyncApp", kinds: Iterable[str] = ()) -> Handlers:
     handlers = Handlers()
     handlers.on(*taken, answers=any(map(is_interactive, taken)))(handle)
     return handlers
+
+
+EXTENSION = Extension(adapt=adapt)

@@ -23,7 +23,6 @@ from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
-from surelane_worker.handling.room import FileRoom
 from surelane_worker.handling.steps import RETRIES
 from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.readiness import Outage
@@ -298,8 +297,6 @@ class Assembly:
             tokens=None if self.refresher is None else BotTokens(self.refresher, self.slack.with_token),
             installs=self.refresher,
             codec=self.codec,
-            metrics=self.observer.metrics,
-            file_room=FileRoom(self.settings.file_memory),
         )
 
     async def _introduce(self, connection: Connection) -> None:

@@ -99,7 +99,7 @@ class RemoteAgentError(SurelaneError):
     """A remote agent could not be reached, or it failed. Another attempt may succeed."""
 
 
-class RefusedError(SurelaneError):
+class TaskRefusedError(SurelaneError):
     """The call is not allowed, or the agent refused it. Another attempt would end the same way."""
 
 
@@ -124,17 +124,17 @@ async def send(
     answer must have a different ``webhook-id``: so this request, posted back to ingest, is not taken as an answer.
 
     Raises:
-        RefusedError: the agent is unknown, its address is not allowed, or it refused the task.
+        TaskRefusedError: the agent is unknown, its address is not allowed, or it refused the task.
         RemoteAgentError: another attempt may succeed.
     """
     url, allowed = settings.dispatch_urls.get(name), settings.dispatch_private
     if url is None:
-        raise RefusedError(f"no remote agent is called {name[:LONGEST_NAME]!r}")
+        raise TaskRefusedError(f"no remote agent is called {name[:LONGEST_NAME]!r}")
     answer_url = settings.answer_url(identity)
     said = {"id": str(identity), "agent": name, "task": task, "deadline": deadline.isoformat()}
     body = json.dumps(said | {"answer_url": answer_url}).encode()
     if len(body) > LARGEST:
-        raise RefusedError(f"a task has at most {LARGEST:,} bytes")
+        raise TaskRefusedError(f"a task has at most {LARGEST:,} bytes")
     headers = sign(task_id(identity), body, keys_of(settings.dispatch_secrets, name))
     if traceparent := traceparent_of(trace.get_current_span()):
         headers["traceparent"] = traceparent
@@ -143,7 +143,7 @@ async def send(
         async with guarded_session(PublicResolver(allowed), keep_alive=False) as session:
             return _read(name, await post(session, url, body, headers))
     except PrivateAddressError as error:
-        raise RefusedError(f"{error}; list the network in SURELANE_DISPATCH_PRIVATE") from None
+        raise TaskRefusedError(f"{error}; list the network in SURELANE_DISPATCH_PRIVATE") from None
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise RemoteAgentError(f"{name}: {type(error).__name__}") from error
 
@@ -155,12 +155,12 @@ def _read(name: str, reply: Reply) -> Answered | Accepted:
         message = f"{name} answered {reply.status}"
         if reply.status >= 500 or reply.status in TRY_AGAIN:
             raise RemoteAgentError(message)
-        raise RefusedError(message)
+        raise TaskRefusedError(message)
     if reply.encoding != "identity":
-        raise RefusedError(f"{name} answered compressed")
+        raise TaskRefusedError(f"{name} answered compressed")
     if reply.body is None:
-        raise RefusedError(f"{name} answered more than {LARGEST:,} bytes")
+        raise TaskRefusedError(f"{name} answered more than {LARGEST:,} bytes")
     try:
         return Answered(json.loads(reply.body)) if reply.body else Accepted()
     except (ValueError, RecursionError):
-        raise RefusedError(f"{name} answered what is not JSON, or nested too deeply") from None
+        raise TaskRefusedError(f"{name} answered what is not JSON, or nested too deeply") from None

@@ -23,13 +23,12 @@ from surelane_service.service_settings import load_settings, warn_of_misspelled,
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
-from surelane_worker.builtin import edits, failures, messages, questions
+from surelane_worker.builtin import failures, questions
 from surelane_worker.builtin.authors import Authors
 from surelane_worker.duties import beside
-from surelane_worker.extensions import adapted, extension_for
+from surelane_worker.extensions import adapted, extension_for, extensions, start_extensions
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
-from surelane_worker.model.agent import check_models
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import require_connections, until_schema_fits, why_unready
 from surelane_worker.observing.tracing import Observer, Tracing
@@ -120,9 +119,7 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     if not settings.speaks_to_slack:
         use_simulator(settings.slack_api_url)
     loaded = load_handlers(settings.handlers)
-    check_models(settings)
-    if settings.model is not None:
-        messages.agent.check(settings)
+    start_extensions(settings)
     if settings.handlers == BUILT_IN_HANDLERS and not settings.answers:
         raise SettingsError(
             "SLACK_BOT_TOKEN is not set, nor SLACK_CLIENT_SECRET: the built-in handlers need a token to answer in Slack"
@@ -208,11 +205,12 @@ def warn_of_untaken(kinds: Collection[str], taken: Collection[str]) -> None:
 
 
 def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
-    """Add what speaks in Slack beside a team's handlers: answers, what was left open, edits, failures."""
+    """Add what speaks in Slack beside a team's handlers: the extensions, answers, what was left open, failures."""
     together = Handlers()
     together.include(loaded)
+    for extension in extensions():
+        together.include(extension.beside)
     together.include(questions.handlers)
-    together.include(edits.handlers)
     if not settings.bot_messages:
         registered_in(together).middlewares.append(Authors())
     if settings.failure_reply != "off":

@@ -4,11 +4,9 @@ import os
 import secrets
 import socket
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration, parse_duration
@@ -69,63 +67,10 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
     """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
 
-    connect_url: str | None = Field(
-        None, validation_alias="SURELANE_CONNECT_URL", pattern=r"^https?://[^\s?#]+$"
-    )
-    """The public address of ingest's ``/slack/install``, where people connect accounts."""
-
     slack_limits: Literal["on", "non-marketplace", "off"] = Field(
         "on", validation_alias="SURELANE_SLACK_LIMITS"
     )
     """Which of Slack's rate limits the workers keep. ``non-marketplace``: those of apps that are sold outside of it."""
-
-    model_url: str | None = Field(None, validation_alias="SURELANE_MODEL_URL")
-    """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""
-
-    model: str | None = Field(None, validation_alias="SURELANE_MODEL")
-    """The model with which the built-in handlers answer: ``anthropic:claude-sonnet-4-5``, or several in turn.
-
-    A name without a provider is one at ``SURELANE_MODEL_URL``.
-    """
-
-    model_key: SecretStr | None = Field(None, validation_alias="SURELANE_MODEL_KEY")
-
-    model_instructions: str = Field(
-        "You answer people in Slack, in Markdown. Be brief. Use your tools where they help.",
-        validation_alias="SURELANE_MODEL_INSTRUCTIONS",
-    )
-
-    model_tools: str | None = Field(None, validation_alias="SURELANE_MODEL_TOOLS")
-    """``module:attribute`` of the :class:`Tools` that the model may call."""
-
-    model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
-    """A file that names MCP servers, whose tools the model may call."""
-
-    model_requests: Thousand = Field(10, validation_alias="SURELANE_MODEL_REQUESTS")
-    """How often one turn may ask the model."""
-
-    model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
-    """After how many tokens, input and output, one turn asks the model no more."""
-
-    model_budget: Path | None = Field(None, validation_alias="SURELANE_MODEL_BUDGET")
-    """A file of prices and limits: see :class:`surelane_worker.model.budget.Budget`."""
-
-    model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
-    """How long the model's server may be silent."""
-
-    model_files: Annotated[int, Field(ge=0, le=20)] = Field(5, validation_alias="SURELANE_MODEL_FILES")
-    """How many files that people attach to a message the model gets; 0: none."""
-
-    file_memory: Annotated[ByteSize, Field(ge=2**20)] = Field(
-        ByteSize(64 * 2**20), validation_alias="SURELANE_FILE_MEMORY"
-    )
-    """Bytes that files on their way to models may take in this process. Turns wait for it."""
-
-    model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
-    """``restart``: a turn whose message is edited or deleted is cancelled, and an edited one answered anew."""
-
-    model_feedback: bool = Field(True, validation_alias="SURELANE_MODEL_FEEDBACK")
-    """Whether people can rate the answers of agents that have no blocks of their own below them."""
 
     concurrency: Thousand = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
@@ -190,24 +135,6 @@ class WorkerSettings(InstallSettings, DispatchSettings):
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
         self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)
-        return self
-
-    @model_validator(mode="after")
-    def _model(self) -> Self:
-        names = [] if self.model is None else [name.strip() for name in self.model.split(",")]
-        if not all(names) or (self.model_url is not None and not names):
-            raise ValueError("SURELANE_MODEL is the name of a model, or several separated by commas")
-        if self.model_url is None and not all(":" in name for name in names):
-            raise ValueError(
-                "set both SURELANE_MODEL_URL and SURELANE_MODEL, or name a provider: anthropic:claude-sonnet-4-5"
-            )
-        if self.model_url is not None:
-            parts = urlsplit(self.model_url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-                raise ValueError(
-                    "SURELANE_MODEL_URL is an http or https address without credentials,"
-                    " such as https://api.openai.com/v1"
-                )
         return self
 
     @property

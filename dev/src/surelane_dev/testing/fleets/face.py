@@ -21,6 +21,7 @@ from surelane.codec import Codec, codec_of
 from surelane.events import Event, Inserted
 from surelane.queue import Queue
 from surelane_dev.accounts import OWNER
+from surelane_dev.testing.agents import agents_use
 from surelane_dev.testing.crash import Crashes
 from surelane_dev.testing.fleets.database import Database
 from surelane_dev.testing.fleets.slack import Answering, MessagesInMemory, clients
@@ -387,15 +388,16 @@ async def fleet(
         workers: how many are started.
         settings: variables of the workers, such as ``{"SURELANE_LEASE": "1m"}``; by default as in production.
     """
-    async with simulated(database or _open[-1], seed=0) as net:
-        running = VirtualFleet(net, handlers, settings or {})
-        pool = Wire(net, Host("ingest"), "surelane_ingest", within=2, kept=True)
-        async with Writer(
-            Connections(cast("Any", pool), timedelta(seconds=2)), buffer=1000
-        ) as running.writer:
-            for _ in range(workers):
-                running.start()
-            yield running
+    given = settings or {}
+    with agents_use(**given):
+        async with simulated(database or _open[-1], seed=0) as net:
+            running = VirtualFleet(net, handlers, given)
+            pool = Wire(net, Host("ingest"), "surelane_ingest", within=2, kept=True)
+            connections = Connections(cast("Any", pool), timedelta(seconds=2))
+            async with Writer(connections, buffer=1000) as running.writer:
+                for _ in range(workers):
+                    running.start()
+                yield running
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.remote_agents import Answered, RefusedError, send
+from surelane_worker.remote_agents import Answered, TaskRefusedError, send
 
 handlers = Handlers()
 
@@ -164,7 +164,7 @@ async def execute(event: Event, ctx: Context) -> Complete | Await | Discard:
     name, deadline = str(event.payload.get("agent")), datetime.now(UTC) + within
     try:
         answer = await send(ctx.settings, name, event.id, event.payload.get("task"), deadline)
-    except RefusedError as error:
+    except TaskRefusedError as error:
         return Discard(str(error))
     return Complete(answer.result) if isinstance(answer, Answered) else Await(deadline)
 

@@ -1,7 +1,7 @@
-"""Answer what people say: mentions and direct messages in Slack, and ``agent-turn`` jobs from anywhere else.
+"""Quote what people say: mentions and direct messages in Slack, and ``agent-turn`` jobs from anywhere else.
 
-With a model (``SURELANE_MODEL``) an agent answers. Without one the answers quote what was received: it shows that a new
-installation works. A team registers its own functions for these kinds.
+It shows that a new installation works. A team registers its own functions for these kinds, or sets a model: the
+extension ``surelane-agents`` then answers in place of these handlers.
 """
 
 from typing import Any
@@ -9,34 +9,25 @@ from typing import Any
 from surelane.events import Event
 from surelane.text import escaped, escaped_once
 from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.model import Agent
-from surelane_worker.model.thread import CHANNEL
+from surelane_worker.slack.places import CHANNEL_ID
 
 handlers = Handlers()
-agent = Agent()
-"""Answers where a model is set, with the instructions and tools of the settings."""
 
 
 @handlers.on("slack.app_mention", "slack.message.im", timeout="10m")
-async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard | None:
+async def answer(event: Event, ctx: Context) -> None:
     """Answer a mention or a direct message in its thread."""
-    if ctx.settings.model is not None:
-        return await agent.turn(event, ctx)
     said = escaped_once(str(event.slack.get("text") or ""))  # without what alarms a channel
     await ctx.slack.reply(event, plain_answer(said, event.slack.get("user")))
-    return None
 
 
 @handlers.on("agent-turn", timeout="10m")
-async def turn(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
+async def turn(event: Event, ctx: Context) -> dict[str, Any]:
     """Answer a turn in its result, and in Slack if the payload names a channel.
 
     A team's own gateway enqueues turns: ``{"text": …, "user": …, "channel": …, "thread_ts": …}``.
     """
-    if ctx.settings.model is not None:
-        return await agent.turn(event, ctx)
     user = event.payload.get("user")
     await tell(event, ctx, plain_answer(escaped(event.text), user))
     return {"answer": plain_answer(event.text, user)}
@@ -44,7 +35,7 @@ async def turn(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
 
 async def tell(event: Event, ctx: Context, text: str) -> bool:
     """Post ``text``, in Slack's notation, to the channel that the job's payload names. Return whether it names one."""
-    named = CHANNEL.fullmatch(str(event.payload.get("channel", "")))
+    named = CHANNEL_ID.fullmatch(str(event.payload.get("channel", "")))
     if named:
         await ctx.slack.reply(event, text)
     return bool(named)

@@ -5,19 +5,17 @@ Every worker with a bot token handles these kinds beside its own. The worker tha
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from surelane.events import Event
-from surelane.slack import object_in, own_id, place_of
+from surelane.slack import place_of
 from surelane_worker.handling import asks
 from surelane_worker.handling.asks import Block
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.handling.routes import ANSWERS
-from surelane_worker.model import feedback
+from surelane_worker.handling.routes import ANSWERS, DELETED, EDITED
 from surelane_worker.slack.notes import SentReplies, Thread
 from surelane_worker.slack.stream import close_stream
 
@@ -33,12 +31,10 @@ PATIENCE = 3600.0
 @handlers.on(ANSWERS, timeout="1m")
 async def answer(event: Event, ctx: Context) -> object:
     """Give an answer to the event that waits for it, or stop the event."""
-    (block, action, value), place = _read(event.payload), place_of(event.payload)
-    asked_in = asdict(place) if place.channel else _metadata(event.payload)
+    (block, action, value), place = asks.read_click(event.payload), place_of(event.payload)
+    asked_in = asks.asked_in(event.payload)
     if block is None or place.user is None:
         return {"unhandled": "not a question"}
-    if (name := own_id(event.payload)) in feedback.OWN:
-        return await feedback.take(event, ctx, block, name, value, asked_in)
     user, posted = place.user, await _posted(ctx, block)
     if posted is None:
         age = (datetime.now(UTC) - event.event_ts).total_seconds()
@@ -99,30 +95,10 @@ async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -
     return {"told": text}
 
 
-def _read(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
-    """Return the question, the action's id without its number, and the choice or text of the person."""
-    if payload.get("type") == "view_submission":
-        try:
-            written = str(payload["view"]["state"]["values"]["answer"]["text"]["value"] or "")
-        except (KeyError, TypeError):
-            return None, "", ""
-        return Block.read(_metadata(payload).get("block")), asks.WRITTEN, written
-    action = (payload.get("actions") or [{}])[0]
-    name = str(action.get("action_id", ""))
-    name = asks.CHOOSE if name.startswith(asks.CHOOSE) else name
-    option = action.get("selected_option") or {}
-    value = str(option.get("value", action.get("value", "")))
-    if name == asks.CHOOSE and not value.isdigit():
-        return None, "", ""
-    return Block.read(action.get("block_id")), name, value
-
-
-def _metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a modal says about its question: its id, and where it was asked."""
-    try:
-        return object_in(json.loads(payload["view"]["private_metadata"]))
-    except (ValueError, KeyError, TypeError):
-        return {}
+@handlers.on(*EDITED.kinds, *DELETED.kinds, timeout="1m")
+async def leave_edit(event: Event, ctx: Context) -> object:  # noqa: ARG001 - a handler takes both
+    """Complete the edits of messages that nothing else handles."""
+    return {"unhandled": "no turn"}
 
 
 @handlers.on("surelane.close", timeout="1m")

@@ -9,7 +9,7 @@ steps.
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
-from surelane.slack import place_of
+from surelane.slack import object_in, place_of
 from surelane.text import escaped
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.shapes import StepCall, StepMismatchError
@@ -229,6 +229,38 @@ def modal(posted: Mapping[str, Any], block: Block, callback: str = WRITTEN) -> d
         "submit": plain("Send"),
         "blocks": [*sections(beginning(posted["text"], LONGEST_SECTION)), field],
     }
+
+
+def read_click(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
+    """Return the question, the action's id without its number, and the choice or text of the person."""
+    if payload.get("type") == "view_submission":
+        try:
+            written = str(payload["view"]["state"]["values"]["answer"]["text"]["value"] or "")
+        except (KeyError, TypeError):
+            return None, "", ""
+        return Block.read(_metadata(payload).get("block")), WRITTEN, written
+    action = (payload.get("actions") or [{}])[0]
+    name = str(action.get("action_id", ""))
+    name = CHOOSE if name.startswith(CHOOSE) else name
+    option = action.get("selected_option") or {}
+    value = str(option.get("value", action.get("value", "")))
+    if name == CHOOSE and not value.isdigit():
+        return None, "", ""
+    return Block.read(action.get("block_id")), name, value
+
+
+def asked_in(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a click's question was asked. A modal has no channel, and says it in its metadata."""
+    place = place_of(payload)
+    return asdict(place) if place.channel else _metadata(payload)
+
+
+def _metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a modal says about its question: its id, and where it was asked."""
+    try:
+        return object_in(json.loads(payload["view"]["private_metadata"]))
+    except (ValueError, KeyError, TypeError):
+        return {}
 
 
 def _asked(text: str, choices: Sequence[str] | None, by: People) -> dict[str, Any]:

@@ -21,11 +21,9 @@ from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import AttemptTasks, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
-from surelane_worker.handling.room import FileRoom
 from surelane_worker.handling.routes import FIRST
 from surelane_worker.handling.steps import Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
-from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
@@ -51,8 +49,6 @@ class Services:
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None
     codec: Codec
-    metrics: Metrics
-    file_room: FileRoom
 
 
 class Stoppable(Protocol):

@@ -18,7 +18,6 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
-from surelane_service.engine import ModelUse
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import BoundedNames
 from surelane_service.telemetry.setup import SCHEMA_URL, counted, single
@@ -27,7 +26,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 """Upper bounds of the buckets, up to ten minutes: agents are slow."""
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 KIND = "messaging.destination.name"
-METHOD, WORKSPACE = "surelane.slack.method", "surelane.workspace"
+METHOD = "surelane.slack.method"
 OURS = {"messaging.system": "surelane"}
 COMMIT = 1.0
 """Most seconds between an event's visibility by its row and the notification that its commit sends."""
@@ -86,9 +85,6 @@ class Metrics(Collector):
         self.loop_blocked = 0.0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = BoundedNames(MOST_KINDS)
-        self._model_tokens: Counter[tuple[str, ...]] = Counter()
-        self._model_cost: dict[tuple[str, ...], float] = {}
-        self._workspaces = BoundedNames(MOST_KINDS)
         self.slack_wait = Distribution(
             "surelane.slack.wait", "From a call of Slack's Web API until Slack's limits allowed it.", METHOD
         )
@@ -121,15 +117,11 @@ class Metrics(Collector):
             by_kind.update(dict.fromkeys(kinds, 0))
             observe = counted(by_kind, KIND, **OURS)
             meter.create_observable_counter(name, [observe], description=description)
-        refused, model = counted(self._slack_refused, METHOD, **OURS), ("gen_ai.request.model", WORKSPACE)
-        tokens = counted(self._model_tokens, *model, "gen_ai.token.type")
-        costs = counted(self._model_cost, *model)
+        refused = counted(self._slack_refused, METHOD, **OURS)
         blocked = single(lambda: self.loop_blocked)
         for name, unit, description, observe in (
             ("surelane.event.expired", "", "Events swept.", single(lambda: self.expired)),
             ("surelane.slack.rate_limited", "", "Calls of Slack's Web API that its limits refused.", refused),
-            ("surelane.model.tokens", "", "Tokens that models used.", tokens),
-            ("surelane.model.cost", "", "What models cost by the team's prices.", costs),
             ("surelane.loop.blocked", "s", "Time for which handlers blocked the event loop.", blocked),
         ):
             meter.create_observable_counter(name, [observe], unit, description)
@@ -172,13 +164,6 @@ class Metrics(Collector):
         self._failures[kind] += 1
         if retried:
             self._retries[kind] += 1
-
-    def model_used(self, workspace: str, used: ModelUse) -> None:
-        """Count what one response of a model used, for a workspace."""
-        key = used.model, self._workspaces(workspace or "none")
-        self._model_tokens[(*key, "input")] += used.input_tokens
-        self._model_tokens[(*key, "output")] += used.output_tokens
-        self._model_cost[key] = self._model_cost.get(key, 0.0) + float(used.cost)
 
     def slack_admitted(self, method: str, waited: float) -> None:
         """Count a call of Slack's Web API, and the seconds that it waited for Slack's limits."""

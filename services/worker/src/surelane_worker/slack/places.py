@@ -1,5 +1,6 @@
 """Find where in Slack an event is answered: in which channel and thread, or through which response URL."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,9 @@ from surelane.events import Event
 from surelane.slack import Place, first_in, object_in, place_of, text_in
 from surelane_worker.slack.client import NowhereToReplyError
 from surelane_worker.slack.notes import Thread
+
+CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
+"""A job's payload may have another word where a channel's id is expected, such as ``slack``."""
 
 
 def taken(place: Place, arguments: dict[str, Any]) -> Thread:

@@ -1,0 +1,465 @@
+"""Run one turn with pydantic-ai: each response of the model and each call of a tool is a step.
+
+pydantic-ai runs the whole turn again in each attempt. The wrappers here return what is stored, so the conversation is
+rebuilt without a call.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from secrets import token_hex
+from typing import Any, Self
+
+from pydantic_ai import Agent as Loop
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.capabilities import HandleDeferredToolCalls
+from pydantic_ai.exceptions import (
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelRetry,
+    ToolFailed,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
+from pydantic_core import to_jsonable_python
+
+from surelane.events import Event
+from surelane_agents import metrics
+from surelane_agents.accounts import Accounts
+from surelane_agents.agent_settings import agent_settings
+from surelane_agents.budget import budget_of
+from surelane_agents.client import LONGEST_REASON, failure, model_of, request_settings
+from surelane_agents.endings import Length, check_end, stored_form, with_own_ids
+from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
+from surelane_agents.feedback import below
+from surelane_agents.files import Attached
+from surelane_agents.results import LONGEST_RESULT, result_shortened
+from surelane_agents.servers import Bearer, McpServer, servers
+from surelane_agents.setup import NAME, Setup
+from surelane_agents.shown import safe_name, shown_arguments
+from surelane_agents.thread import ThreadMessage
+from surelane_agents.tracing import traced, within_tool
+from surelane_agents.transcript import transcript
+from surelane_agents.voice import Speech, Voice
+from surelane_service.engine import ModelUse, Spent
+from surelane_service.lifecycle import outside
+from surelane_worker.handling.asks import People
+from surelane_worker.handling.children import ChildError
+from surelane_worker.handling.context import Context, attempt_of
+from surelane_worker.handling.outcomes import duration
+from surelane_worker.handling.steps import StepError
+from surelane_worker.slack.client import ThreadGoneError
+from surelane_worker.slack.limits import SlackBusyError
+from surelane_worker.slack.notes import ClaimLostError
+from surelane_worker.slack.replies import SCOPE
+from surelane_worker.slack.tokens import owner_fields
+
+LONGEST_ARGUMENTS = 20_000
+"""Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
+AT_ONCE = 0.1
+"""Seconds after which an attempt begins again whose account was refused on the way. Then the person is asked."""
+CALLS_PER_REQUEST = 10
+"""Calls of tools per request to the model, on average over a turn."""
+USAGE = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
+APPROVE, REJECT = "Approve", "Reject"
+MISSING = (
+    "\nThe person has not connected a Slack account, so these tools are missing: {}. Say so if it matters."
+)
+
+
+@dataclass(eq=False)
+class AgentTurn:
+    """One attempt's run of a turn of an agent."""
+
+    agent: Setup
+    ctx: Context
+    event: Event
+    voice: Voice
+    files: Attached
+    answered: str | None = None
+    """The name of the model of the last response."""
+    cost: Decimal = Decimal(0)
+    bearer: Bearer | None = None
+    usage: dict[str, int] = field(default_factory=USAGE.copy)
+    approvers: dict[str, People] = field(default_factory=dict)
+    """Who may approve a call, by the tool's name."""
+    places: dict[str, str] = field(default_factory=dict)
+    """The number of the response that asked for a call, and the call's number in it, by the call's id."""
+
+    def __post_init__(self) -> None:
+        self._speech: Speech | None = None
+        """What says the response that the model gives in this attempt."""
+        self._speaking = AsyncExitStack()
+        self.settings = agent_settings()
+        self.tools = self.agent.all_tools()
+        self.budget = budget_of(self.settings.model_budget)
+        self.approvers |= {tool.name: tool.by for tool in self.tools}
+        self._below = self.agent.below, self.event, self.ctx
+
+    def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+        """Return the turn's result for history."""
+        cost = {"cost": float(self.cost)} if self.budget.prices else {}
+        return {"answer": answer, "model": self.answered, "usage": self.usage, **cost, **more}
+
+    async def answer(self, asked: str, said: Sequence[ThreadMessage]) -> Any:  # noqa: ANN401 - any JSON
+        """Let the model answer, and return its last text, or its output as JSON.
+
+        Raises:
+            ModelError: the turn cannot go on.
+        """
+        await self._check("question", asked)
+        agent, settings = self.agent, self.settings
+        own = [
+            Tool(each.function, name=each.name, description=each.description, requires_approval=each.approval)
+            for each in self.tools
+        ]
+        make = partial(
+            Loop,
+            StoredResponses(model_of(settings, agent.model), self),
+            model_settings=request_settings(settings),
+            deps_type=Context,
+            output_type=agent.output or str,
+            retries=3,
+            capabilities=[HandleDeferredToolCalls(self.approve)],
+        )
+        async with AsyncExitStack() as stack:
+            loop = await self._connected(stack, make, StoredCalls(FunctionToolset(own), self))
+            await stack.enter_async_context(self.voice.working())
+            try:
+                output = (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
+            except UnexpectedModelBehavior as error:
+                # The responses are stored, so each attempt would come to the same end.
+                raise ModelRefusedError(
+                    f"the model's responses cannot be used: {error.message}"[:LONGEST_REASON]
+                ) from None
+        if isinstance(output, str):
+            return output
+        answer = to_jsonable_python(output)
+        await self._check("answer", json.dumps(answer, ensure_ascii=False))
+        return answer
+
+    async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: "StoredCalls") -> Any:  # noqa: ANN401 - pydantic-ai's agent
+        """Return pydantic-ai's agent, connected to its servers. One with an account may suspend the turn."""
+        instructions = self.agent.instructions or self.settings.model_instructions
+        named = servers(self.agent.mcp_file())
+        theirs = [name for name, server in named.items() if server.account]
+        accounts = Accounts(self.ctx, self.event, self.voice.place, self.agent.patience) if theirs else None
+        while True:
+            if accounts is not None:
+                self.bearer = await accounts.bearer(self.bearer)
+                if self.bearer is None:
+                    named = {name: each for name, each in named.items() if name not in theirs}
+                    instructions += MISSING.format(", ".join(theirs))
+            foreign = [self._tools_of(name, server) for name, server in named.items()]
+            try:
+                return await stack.enter_async_context(
+                    make(instructions=instructions, toolsets=[own, *foreign])
+                )
+            except Exception as error:
+                if self.bearer is None or not self.bearer.refused:
+                    name = type(error).__name__
+                    raise UnavailableError(f"an MCP server cannot be reached: {name}") from error
+
+    async def _check(self, what: str, text: str) -> None:
+        """Let the guard check a text, as a step. Raise :class:`StoppedError` if it refuses."""
+        if self.agent.guard is not None and text.strip():
+            refusal = await self.ctx.step(f"guard {what}", self.agent.guard, what, text)
+            if refusal is not None:
+                raise StoppedError(str(refusal))
+
+    def _tools_of(self, name: str, server: McpServer) -> AbstractToolset[Any]:
+        """Return a server's tools with their calls as steps, and with approval where it is needed."""
+        demanded = server.must_have(name)
+        # What runs with a person's account is approved by that person alone.
+        by = self.voice.place.user or [] if server.account else server.by
+        bound = partial(server.bound, name)
+        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded, by, bound)
+        return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
+
+    async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
+        """Return the model's next response, from a step, for which ``ask`` gets it.
+
+        It is stored before anything else is done with it: it is paid for.
+        """
+        self._check_limits()
+        self._speech = None
+        scope = SCOPE.set(f"model:{self.usage['requests'] + 1}")
+        try:
+            async with AsyncExitStack() as self._speaking:
+                (stored,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
+                assert isinstance(stored, ModelResponse)  # noqa: S101 - it is what ask returned
+                response = with_own_ids(stored)
+                await self._say(response)
+        finally:
+            SCOPE.reset(scope)
+        usage, used = self.usage, self._used(response)
+        self.answered = used.model
+        self.cost += used.cost
+        usage["requests"] += 1
+        usage["input_tokens"] += response.usage.input_tokens
+        usage["output_tokens"] += response.usage.output_tokens
+        for number, call in enumerate(response.tool_calls, 1):
+            self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
+        if self.agent.guard is not None and (text := response.text):
+            await self._check("answer", text)
+            await self.voice.post(text, () if response.tool_calls else await below(*self._below))
+        check_end(response)
+        return response
+
+    async def _say(self, response: ModelResponse) -> None:
+        """Count a stored response, and let its message end. If a death cut the message short, say it again."""
+        speech = self._speech
+        if speech is not None:
+            await self._count(response)
+        elif self.agent.guard is None and attempt_of(self.ctx).steps.past.is_over():
+            speech = await self._speaking.enter_async_context(self.voice.speech())
+            for part in response.parts:
+                await speech.add(part.content if isinstance(part, TextPart) else "")
+        if speech is not None and speech.said and not response.tool_calls:
+            speech.below = await below(*self._below)
+
+    async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
+        try:
+            return await self.ctx.step(name, *given)
+        except StepError as error:
+            raise (error.__cause__ or error) from None
+
+    def _check_limits(self) -> None:
+        settings, tokens = self.settings, self.usage["input_tokens"] + self.usage["output_tokens"]
+        if self.usage["requests"] >= settings.model_requests:
+            raise StoppedError(
+                f"I stop here: I may ask the model {settings.model_requests} times per question."
+            )
+        if tokens >= settings.model_tokens:
+            raise StoppedError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
+        if self.budget.turn.is_used_up(Spent(tokens, self.cost)):
+            raise StoppedError("I stop here: your question has used what I may spend on one.")
+
+    async def _check_budget(self) -> None:
+        """Raise :class:`StoppedError` if the person or the workspace has used what may be used today."""
+        budget, (workspace, person) = self.budget, self._payer
+        if not (budget.person or budget.workspace) or not workspace:
+            return
+        fence = attempt_of(self.ctx).steps.fence
+        all_of_it, of_person = await fence.patiently(fence.engine.read_usage, workspace, person)
+        if person and budget.person.is_used_up(of_person):
+            raise StoppedError(
+                "I stop here: you have used what I may spend on you today. Please ask tomorrow."
+            )
+        if budget.workspace.is_used_up(all_of_it):
+            raise StoppedError("I stop here: what I may spend today is used up. Please ask tomorrow.")
+
+    async def _count(self, response: ModelResponse) -> None:
+        fence, used = attempt_of(self.ctx).steps.fence, self._used(response)
+        workspace, person = self._payer
+        await fence.patiently(fence.engine.count_usage, workspace, person, used, token_hex(8))
+        metrics.count(workspace, used)
+
+    @property
+    def _payer(self) -> tuple[str, str]:
+        place = self.voice.place
+        return place.workspace or "", place.user or ""
+
+    def _used(self, response: ModelResponse) -> ModelUse:
+        name = (response.metadata or {}).get(NAME) or ""
+        tokens = response.usage.input_tokens, response.usage.output_tokens
+        return ModelUse(name, *tokens, self.budget.cost(name, *tokens))
+
+    async def ask(
+        self,
+        model: Model,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        given: ModelRequestParameters,
+    ) -> Any:  # noqa: ANN401 - a message as JSON
+        """Ask the model, say in Slack what it says, and return its response as JSON."""
+        await self._check_budget()
+        await self.voice.think()
+        try:
+            async with (
+                self.files.beside(messages) as messages,
+                transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
+                traced(model).request_stream(messages, settings, given) as stream,
+            ):
+                self.files.sent()
+                speaking = self.voice.speech(held=self.agent.guard is not None)
+                self._speech = speech = await self._speaking.enter_async_context(speaking)
+                length = Length()
+                async for event in stream:
+                    text = length.add(event)
+                    await speech.add(text)
+                    if kept is not None and self.agent.guard is None:
+                        kept.add(text)
+                return stored_form(stream.get())
+        except (ModelAPIError, FallbackExceptionGroup) as error:
+            raise failure(error) from None
+        except UnexpectedModelBehavior as error:
+            raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
+
+    async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
+        """Return a tool's result, from a step. If it failed, the model gets the reason."""
+        self.usage["tool_calls"] += 1
+        if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.settings.model_requests:
+            raise StoppedError("I stop here: the model calls too many tools.")
+        place, tool, title = self.places[call.tool_call_id or ""], self.tools.get(name), safe_name(name)
+        await self.voice.show(place, title)
+        if tool is not None and tool.kind is not None:
+            done = await self._delegate(tool.kind, arguments, place)
+        else:
+            done = await self._step(f"{title} {place}", function, arguments)
+        await self.voice.show(place, title, done)
+        if "failed" in done:
+            raise ToolFailed(done["failed"])
+        return done["result"]
+
+    async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> dict[str, Any]:
+        """Let a child event answer, and return its answer. It says nothing in the thread, and has its own limits."""
+        workspace, person = self._payer
+        payload = {**owner_fields(self.event), "team": workspace, "user": person, **arguments}
+        try:
+            result = await self.ctx.run(kind, payload, key=place)
+        except ChildError as error:
+            return {"failed": str(error)[:LONGEST_RESULT]}
+        answer = result.get("answer") if isinstance(result, dict) else None
+        return {"result": result_shortened(result if answer is None else answer)}
+
+    async def called(
+        self,
+        name: str,
+        function: Any,  # noqa: ANN401
+        limit: float | None,
+        arguments: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Call a tool. Return its result, or what the model is told if it fails, or exceeds ``limit`` seconds."""
+        tool = self.tools.get(name)
+        if tool is not None and tool.timeout is not None:
+            limit = duration(tool.timeout).total_seconds()
+        try:
+            with within_tool(name):
+                async with asyncio.timeout(limit):
+                    return {"result": result_shortened(await function(arguments))}
+        except (ClaimLostError, SlackBusyError, ThreadGoneError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the model may go on without this tool
+            if self.bearer is not None and self.bearer.refused:
+                raise UnavailableError("the person's account is refused", AT_ONCE) from None
+            if isinstance(error, ModelRetry | ToolFailed):
+                return {"failed": error.message[:LONGEST_RESULT]}
+            self.ctx.log.warning("tool failed", tool=name, error=type(error).__name__)
+            why = str(error) or (
+                f"no answer in {limit} s" if limit and isinstance(error, TimeoutError) else ""
+            )
+            return {"failed": f"{type(error).__name__}: {why}"[:LONGEST_RESULT]}
+
+    async def approve(self, _: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults:
+        """Ask in the thread about all calls that need approval, at once. The turn is suspended meanwhile."""
+        asking = [asyncio.create_task(self._approved(call)) for call in requests.approvals]
+        try:
+            answers = await asyncio.gather(*asking)
+        finally:
+            # Where one could not be asked, another may suspend the turn, and nothing would ask it again.
+            for each in asking:
+                each.cancel()
+        named = zip(requests.approvals, answers, strict=True)
+        return requests.build_results(approvals={call.tool_call_id: answer for call, answer in named})
+
+    async def _approved(self, call: ToolCallPart) -> ToolApproved | ToolDenied:
+        shown, name = shown_arguments(call), safe_name(call.tool_name)
+        if not self.voice.heard:
+            return ToolDenied("The call needs approval, and there is no channel to ask in.")
+        if len(shown) > LONGEST_ARGUMENTS:
+            return ToolDenied("The call needs approval, and its arguments are too long to be judged.")
+        answer = await self.ctx.ask(
+            self.event,
+            f"May I call *{name}*?\n```{shown}```",
+            [APPROVE, REJECT],
+            timeout=self.agent.patience,
+            by=self.approvers.get(call.tool_name, []),
+            name=f"approve {name}",
+            **self.voice.look,
+        )
+        if answer is None:
+            return ToolDenied("The call was not approved in time. Do not repeat it.")
+        if answer.choice == REJECT:
+            return ToolDenied(f"The call was rejected by <@{answer.user}>. Do not repeat it.")
+        return ToolApproved()
+
+
+class StoredResponses(WrapperModel):
+    """A model whose responses are steps."""
+
+    def __init__(self, wrapped: Model, run: AgentTurn) -> None:
+        super().__init__(wrapped)
+        self._run = run
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        run, given = self._run, model_request_parameters
+        return await run.respond(partial(run.ask, self.wrapped, messages, model_settings, given))
+
+
+@dataclass
+class StoredCalls(WrapperToolset[Any]):
+    """Tools whose calls are steps.
+
+    ``demanded``: names of tools that must be there, because they need approval. ``by``: who may approve calls of a
+    server's tools. ``bound``: the seconds that these may take.
+    """
+
+    run: AgentTurn
+    demanded: frozenset[str] = frozenset()
+    by: People = None
+    bound: Callable[..., float] | None = None
+
+    async def __aenter__(self) -> Self:
+        with outside():
+            return await super().__aenter__()
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
+        try:
+            async with asyncio.timeout(self.bound() if self.bound else None):
+                tools = await super().get_tools(ctx)
+        except TimeoutError:
+            raise UnavailableError("an MCP server did not list its tools in time") from None
+        if missing := sorted(self.demanded - tools.keys()):
+            raise ModelRefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
+        self.run.approvers = {**dict.fromkeys(tools, self.by), **self.run.approvers}
+        return tools
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:  # noqa: ANN401 - a tool's result
+        function = partial(self.wrapped.call_tool, name, ctx=ctx, tool=tool)
+        limit = None if self.bound is None else self.bound(name)
+        return await self.run.call(name, tool_args, ctx, partial(self.run.called, name, function, limit))
+
+
+def conversation(said: Sequence[ThreadMessage]) -> list[ModelMessage]:
+    return [
+        ModelResponse(parts=[TextPart(each["text"])])
+        if each["own"]
+        else ModelRequest(parts=[UserPromptPart(each["text"])])
+        for each in said
+    ]
