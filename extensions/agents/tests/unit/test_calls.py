@@ -20,6 +20,9 @@ from tests.sql.test_queue_foreign_locks import stays_open
 
 USED = ModelUse("m", 100, 10, Decimal("0.5"))
 RUDE = -1, "rude", "m"
+USERS = "model_usage", "owner_id", "user_id"
+RULES = "rule", "owner_id", "about", "set_by"
+NOTHING = Spent(0, Decimal(0))
 
 
 @pytest.fixture
@@ -39,16 +42,12 @@ async def retain(queue: Connection) -> None:
         pass
 
 
-async def used(queue: Connection) -> list[str]:
-    return await left(queue, "model_usage", "owner_id", "user_id")
-
-
 async def test_response_is_counted_once_for_its_person_and_workspace(agents: AgentCalls) -> None:
     for person, response in (("U1", "a"), ("U1", "a"), ("U1", "b"), ("U2", "c"), ("", "d")):
         await agents.count_usage("T1", person, USED, response)
     await agents.count_usage("T2", "U1", USED, "e")
     assert await agents.read_usage("T1", "U1") == (Spent(440, Decimal(2)), Spent(220, Decimal(1)))
-    assert await agents.read_usage("T3", "U1") == (Spent(0, Decimal(0)),) * 2
+    assert await agents.read_usage("T3", "U1") == (NOTHING, NOTHING)
 
 
 async def test_next_day_begins_at_nothing_and_retention_drops_old_days(
@@ -56,12 +55,12 @@ async def test_next_day_begins_at_nothing_and_retention_drops_old_days(
 ) -> None:
     await agents.count_usage("T1", "U1", USED, "a")
     await advance(queue, timedelta(days=1))
-    assert await agents.read_usage("T1", "U1") == (Spent(0, Decimal(0)),) * 2
+    assert await agents.read_usage("T1", "U1") == (NOTHING, NOTHING)
     await retain(queue)
-    assert await used(queue) == ["T1 U1"]
+    assert await left(queue, *USERS) == ["T1 U1"]
     await advance(queue, timedelta(days=4))
     await retain(queue)
-    assert await used(queue) == []
+    assert await left(queue, *USERS) == []
 
 
 async def test_erasing_a_person_takes_the_persons_use_alone(queue: Connection, agents: AgentCalls) -> None:
@@ -69,11 +68,11 @@ async def test_erasing_a_person_takes_the_persons_use_alone(queue: Connection, a
         await agents.count_usage(workspace, person, USED, "a")
     counts = await erase(queue, team="T1", user="U1")
     assert counts["model_usage"] == 1, json.dumps(counts)
-    assert await used(queue) == ["T1 U2", "T2 U1"]
+    assert await left(queue, *USERS) == ["T1 U2", "T2 U1"]
     await erase(queue, user="U1")
     assert await traces(queue, "U1") == []
     await erase(queue, team="T1")
-    assert await used(queue) == []
+    assert await left(queue, *USERS) == []
 
 
 async def turn(queue: Connection, user: str = "U1", channel: str = "C1", *, done: bool = True) -> int:
@@ -95,8 +94,8 @@ async def test_later_click_counts_in_the_turns_channel(
 ) -> None:
     identity = await turn(queue, done=done)
     mine, good = ("T1", "U1", "C1"), (1, None, "m")
-    assert not await agents.rate_turn(identity, ("T1", "U1", "C2"), *good, 1)
-    assert not await agents.rate_turn(identity + 1, mine, *good, 1)
+    for of, who in ((identity, ("T1", "U1", "C2")), (identity + 1, mine)):
+        assert not await agents.rate_turn(of, who, *good, 1)
     assert await ratings(queue) == []
     assert await agents.rate_turn(identity, mine, -1, None, "m", 2)
     assert await agents.rate_turn(identity, mine, *RUDE, 4)
@@ -147,10 +146,6 @@ async def test_erasing_takes_what_a_person_said_and_others_of_the_persons_turns(
     assert await ratings(queue) == []
 
 
-async def rules_left(queue: Connection) -> list[str]:
-    return await left(queue, "rule", "owner_id", "about", "set_by")
-
-
 async def test_rules_come_by_scope_and_then_by_age(agents: AgentCalls) -> None:
     scopes = ("T1 U1", "T1 T1", "T1 C1", "T1 U1", "T2 T2", "T1 C2", "T1 T1")
     for number, (owner, about) in enumerate(map(str.split, scopes)):
@@ -177,7 +172,7 @@ async def test_a_rule_is_set_once_and_a_scope_has_no_more_than_its_limit(agents:
 
 async def test_rules_that_are_set_at_once_keep_the_limit(queue: Connection, connect: Connect) -> None:
     callers = [AgentCalls(Engine(await connect("surelane_worker"))) for _ in range(4)]
-    setting = [callers[number].set_rule("T1", (number, "C1", "x", "U1"), {}) for number in range(4)]
+    setting = [each.set_rule("T1", (nth, "C1", "x", "U1"), {}) for nth, each in enumerate(callers)]
     await queue.execute(
         "insert into agent.rule select 100 + n, 'T1', 'C1', '{}', 'U1', now() from generate_series(1, $1 - 1) as n",
         MOST,
@@ -199,12 +194,12 @@ async def test_an_erasure_takes_rules_of_by_and_about_a_person(queue: Connection
     assert (await preview(queue, user="U1AB"))["rule"] == 3
     assert (await erase(queue, user="U1AB"))["rule"] == 3
     assert await traces(queue, "U1AB") == []
-    assert await rules_left(queue) == ["T1 T1 U2", "T2 U3 U3", "T3 C2 U3"]
+    assert await left(queue, *RULES) == ["T1 T1 U2", "T2 U3 U3", "T3 C2 U3"]
     await erase(queue, team="T1")
     await erase(queue, team="E1")
-    assert await rules_left(queue) == ["T3 C2 U3"]
+    assert await left(queue, *RULES) == ["T3 C2 U3"]
     await erase(queue, channel="C2")
-    assert await rules_left(queue) == []
+    assert await left(queue, *RULES) == []
 
 
 async def test_a_locked_rule_stops_no_other_use(
@@ -214,7 +209,7 @@ async def test_a_locked_rule_stops_no_other_use(
     async with stays_open(other, "select from agent.rule for update"):
         assert [rule[0] for rule in await agents.read_rules("T1", ["U1"])] == [1]
         assert await agents.set_rule("T1", (2, "U1", "y", "U1"), {})
-    assert json.dumps((await erase(queue, user="U1"))["rule"]) == "2"
+    assert (await erase(queue, user="U1"))["rule"] == 2
 
 
 async def test_rules_are_read_by_their_index(queue: Connection) -> None:
@@ -232,9 +227,9 @@ async def test_rules_are_read_by_their_index(queue: Connection) -> None:
         assert await queue.fetchval(scans) == before + 1, "so the test can fail"
 
 
-async def claimed(connection: Connection, kind: str = "k") -> tuple[int, int]:
-    await Queue(connection).enqueue(kind)
-    (event,) = await Engine(connection).claim_events([kind], 1, worker="w")
+async def claimed(connection: Connection) -> tuple[int, int]:
+    await Queue(connection).enqueue("k")
+    (event,) = await Engine(connection).claim_events(["k"], 1, worker="w")
     return event.id, event.claim
 
 
