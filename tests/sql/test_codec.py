@@ -26,6 +26,7 @@ from surelane.codec import (
 from surelane.events import Event
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
+from surelane_agents.calls import AgentCalls
 from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Filter
 from surelane_service.cron import Cron
@@ -90,6 +91,7 @@ class Everything:
 
     def __init__(self, database: Connection, codec: Codec) -> None:
         self.codec, self.engine = codec, Engine(database, codec)
+        self.agents = AgentCalls(self.engine)
         self.queue, self.changes = Queue(database, encryption=codec), Changes(database, codec)
 
     async def run(self) -> int:
@@ -111,9 +113,9 @@ class Everything:
 
     async def events(self) -> None:
         await self.queue.insert_event(json.dumps(PAYLOAD))
-        assert [each["event"]["text"] for each in await self.engine.live_messages(PAYLOAD)] == [WORD]
+        assert [each["event"]["text"] for each in await self.agents.live_messages(PAYLOAD)] == [WORD]
         edited = {**PAYLOAD, "event": {**MESSAGE, "text": f"{WORD}s"}, "event_id": "Ev2"}
-        await self.engine.replace_message(edited, "Ev2", "step", restart=True, by="U1", reason="edited")
+        await self.agents.replace_message(edited, "Ev2", "step", restart=True, by="U1", reason="edited")
         parent = await self.queue.fan_out(
             [Job("part", {"text": WORD})], Continuation("whole", {"text": WORD})
         )
@@ -130,7 +132,7 @@ class Everything:
         await engine.store_step(*given, "fail", 1, WORD, None, json.dumps([ERROR]), timedelta(), final=True)
         await engine.cut_step(*given, "cut", 1, "step", WORD, timedelta(), in_order=True)
         for part in range(2):
-            await engine.store_said(*given, part, 0, WORD)
+            await self.agents.store_said(*given, part, 0, WORD)
         await engine.store_progress(*given, WORD)
         await engine.store_tags(*given, {"bird": WORD})
         await self.queue.signal_id(event.id, "one", WORD)
@@ -143,9 +145,9 @@ class Everything:
         assert (steps["look"].arguments, steps["look"].result) == (WORD, json.dumps(WORD))
         assert steps["fail"].tried["error"]["message"] == WORD
         assert await engine.step_result(event.id, "look", 1) == json.dumps(WORD)
-        await engine.rate_turn(event.id, ("T1", "U1", "C1"), -1, WORD, "m", event.id)
-        await engine.set_rule("T1", (event.id, "U1", WORD, "U1"), {})
-        assert [rule[2] for rule in await engine.read_rules("T1", ["U1"])] == [WORD]
+        await self.agents.rate_turn(event.id, ("T1", "U1", "C1"), -1, WORD, "m", event.id)
+        await self.agents.set_rule("T1", (event.id, "U1", WORD, "U1"), {})
+        assert [rule[2] for rule in await self.agents.read_rules("T1", ["U1"])] == [WORD]
         return identity
 
     async def ends(self, identity: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
+from surelane_agents.calls import AgentCalls
 from surelane_service.engine import Engine
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
@@ -122,7 +123,7 @@ async def store_one(queue: Connection, payload: dict[str, Any]) -> int:
 
 
 async def replace(queue: Connection, payload: dict[str, Any], *, restart: bool = True) -> str | None:
-    return await Engine(queue).replace_message(
+    return await AgentCalls(Engine(queue)).replace_message(
         payload, "edit", STEP, restart=restart, by="U1", reason="edited"
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from surelane.errors import SettingsError
-from surelane_service.engine import Spent
+from surelane_agents.calls import Spent
 
 MILLION = 1_000_000
 Money = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]

@@ -9,8 +9,9 @@ from typing import Any
 from surelane.events import Event
 from surelane.slack import edit_of, edited_message, inner_event, kind_of, said_in, text_in
 from surelane_agents.agent_settings import agent_settings
+from surelane_agents.calls import agent_calls
 from surelane_agents.thread import TURN
-from surelane_worker.handling.context import Context, attempt_of
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import DELETED, EDITED
@@ -36,17 +37,17 @@ async def replace_turn(event: Event, ctx: Context) -> object:
     where = {
         name: event.slack[name] for name in ("channel", "channel_type", "event_ts") if name in event.slack
     }
-    engine = attempt_of(ctx).services.engine
+    calls = agent_calls(ctx)
     answers: dict[str, str | None] = {}
     about: dict[str, Any] = {**event.payload, "event": {**message, **where}}
-    for live in map(inner_event, await engine.live_messages(about)):
+    for live in map(inner_event, await calls.live_messages(about)):
         sort = {name: live[name] for name in ("type", "channel_type") if name in live}
         payload = {**about, "event": about["event"] | sort}
         kind = kind_of(payload)
         if edit == "message_changed" and said_in(live) == said_in(message):
             answers[kind] = "unchanged"
             continue
-        answers[kind] = await engine.replace_message(
+        answers[kind] = await calls.replace_message(
             payload,
             f"{event.key}:{live['type']}",
             TURN,  # other handlers are left alone

@@ -12,6 +12,7 @@ from surelane.errors import SurelaneError
 from surelane.events import Event
 from surelane.slack import own_id, place_of
 from surelane_agents.agent_settings import agent_settings
+from surelane_agents.calls import agent_calls
 from surelane_agents.setup import NAME
 from surelane_worker.handling import asks
 from surelane_worker.handling.context import Context, attempt_of
@@ -41,8 +42,7 @@ async def below(own: Sequence[Block] | None, event: Event, ctx: Context) -> Sequ
     name, place, is_new = str(asks.Block(event.id, FEEDBACK)), place_of(event.payload), False
     with suppress(SurelaneError):  # the answer matters more
         if place.user and place.channel:
-            engine = attempt_of(ctx).services.engine
-            is_new = await engine.remind_feedback(place.workspace or "", place.user, 1)
+            is_new = await agent_calls(ctx).remind_feedback(place.workspace or "", place.user, 1)
     quiet = {"type": "button", "action_id": QUIET, "text": asks.plain("Don't tell me again")}
     line = {"type": "section", "block_id": f"{name}:quiet", "text": asks.plain(LINE), "accessory": quiet}
     thumbs = {"type": "context_actions", "block_id": name, "elements": [buttons]}
@@ -56,9 +56,10 @@ async def take(event: Event, ctx: Context) -> Block:
     if block is None or place.user is None:
         return {"unhandled": "not a question"}
     name, workspace, user = own_id(event.payload), place.workspace or "", place.user
+    calls = agent_calls(ctx)
     reason, rating = (value.strip() or None, -1) if name == REASON else (None, RATINGS.get(value))
     if name == QUIET:
-        await fence.patiently(fence.engine.remind_feedback, workspace, user, ENOUGH)
+        await fence.patiently(calls.remind_feedback, workspace, user, ENOUGH)
         await asks.tell(ctx.slack, event, asked_in, user, "I will not say this again.")
         return {"quiet": True}
     if block.question != FEEDBACK or rating is None or not isinstance(channel, str):
@@ -68,7 +69,7 @@ async def take(event: Event, ctx: Context) -> Block:
     (response,) = json.loads(said[-1]) if said else ({},)
     model = str((response.get("metadata") or {}).get(NAME) or "")
     rated = block.identity, (workspace, user, channel), rating, reason, model, event.id
-    known = await fence.patiently(fence.engine.rate_turn, *rated)
+    known = await fence.patiently(calls.rate_turn, *rated)
     if known and name == RATE and rating == -1:
         with asks.ignoring_final_errors():  # the rating counts, also where the three seconds have passed
             await ctx.slack.open_view(event, asks.modal({**asked_in, "text": WHY}, block, REASON))

@@ -4,7 +4,7 @@ from collections import Counter
 
 from opentelemetry import metrics
 
-from surelane_service.engine import ModelUse
+from surelane_agents.calls import ModelUse
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import BoundedNames
 from surelane_service.telemetry.setup import SCHEMA_URL, counted

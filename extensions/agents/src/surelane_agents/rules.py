@@ -15,8 +15,8 @@ from slack_sdk.models.views import View
 
 from surelane.events import Event
 from surelane.slack import Place, place_of, reporter_of, text_at
+from surelane_agents.calls import Rule, agent_calls
 from surelane_agents.thread import ThreadMessage, before, quiet
-from surelane_service.conversations import Rule
 from surelane_worker.handling.asks import ignoring_final_errors
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.registry import Handlers
@@ -41,8 +41,8 @@ def about(event: Event) -> list[str]:
 
 async def rules_about(ctx: Context, ids: Sequence[str]) -> list[Rule]:
     """Return the rules about these ids, the workspace's first."""
-    fence = attempt_of(ctx).steps.fence
-    return await fence.patiently(fence.engine.read_rules, ids[0], ids) if ids[0] else []
+    read, patiently = agent_calls(ctx).read_rules, attempt_of(ctx).steps.fence.patiently
+    return await patiently(read, ids[0], ids) if ids[0] else []
 
 
 async def heard(event: Event, ctx: Context, place: Place) -> list[ThreadMessage]:
@@ -74,11 +74,12 @@ async def set_rule(event: Event, ctx: Context) -> None:
     (written,), (chosen,) = values["rule"].values(), values["whose"].values()
     text, whose = cleaned(written["value"] or ""), chosen["selected_option"]["value"]
     rule, owner = (event.id, whose, text, ids[2]), owner_fields(event)
+    setting = partial(fence.patiently, agent_calls(ctx).set_rule, ids[0], rule, owner)
     if not text:
         await ctx.ack(errors={"rule": "Write a rule."})
     elif not await _may(ctx, ids, whose):
         await ctx.ack(errors={"rule": ADMINS})
-    elif not await ctx.step("set rule", partial(fence.patiently, fence.engine.set_rule, ids[0], rule, owner)):
+    elif not await ctx.step("set rule", setting):
         await ctx.ack(errors={"rule": f"There are {MOST} rules already. Remove one first."})
     else:
         await ctx.ack(response_action="update", view=await _modal(event, ctx, "The rule is set."))
@@ -90,7 +91,7 @@ async def remove(event: Event, ctx: Context) -> None:
     ids, fence, told = about(event), attempt_of(ctx).steps.fence, ADMINS
     whose, _, rule = event.payload["actions"][0]["value"].partition(":")
     if await _may(ctx, ids, whose):
-        await fence.patiently(fence.engine.drop_rule, ids[0], whose, int(rule))
+        await fence.patiently(agent_calls(ctx).drop_rule, ids[0], whose, int(rule))
         told = "The rule was removed."
     with ignoring_final_errors():  # the person may have closed it
         await ctx.slack.update_view(event, await _modal(event, ctx, told))

@@ -45,6 +45,7 @@ from surelane_agents import metrics
 from surelane_agents.accounts import Accounts
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.budget import budget_of
+from surelane_agents.calls import ModelUse, Spent, agent_calls
 from surelane_agents.client import LONGEST_REASON, failure, model_of, request_settings
 from surelane_agents.endings import Length, check_end, stored_form, with_own_ids
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
@@ -58,7 +59,6 @@ from surelane_agents.thread import ThreadMessage
 from surelane_agents.tracing import traced, within_tool
 from surelane_agents.transcript import transcript
 from surelane_agents.voice import Speech, Voice
-from surelane_service.engine import ModelUse, Spent
 from surelane_service.lifecycle import outside
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
@@ -258,7 +258,7 @@ class AgentTurn:
         if not (budget.person or budget.workspace) or not workspace:
             return
         fence = attempt_of(self.ctx).steps.fence
-        all_of_it, of_person = await fence.patiently(fence.engine.read_usage, workspace, person)
+        all_of_it, of_person = await fence.patiently(agent_calls(self.ctx).read_usage, workspace, person)
         if person and budget.person.is_used_up(of_person):
             raise StoppedError(
                 "I stop here: you have used what I may spend on you today. Please ask tomorrow."
@@ -269,7 +269,7 @@ class AgentTurn:
     async def _count(self, response: ModelResponse) -> None:
         fence, used = attempt_of(self.ctx).steps.fence, self._used(response)
         workspace, person = self._payer
-        await fence.patiently(fence.engine.count_usage, workspace, person, used, token_hex(8))
+        await fence.patiently(agent_calls(self.ctx).count_usage, workspace, person, used, token_hex(8))
         metrics.count(workspace, used)
 
     @property

@@ -9,7 +9,7 @@ from surelane.codec import SealedError
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
 from surelane.text import text_of
-from surelane_service.conversations import ThreadEvent
+from surelane_agents.calls import ThreadEvent, agent_calls
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import messages_of
 
@@ -88,7 +88,7 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     # A direct message that begins a thread is in the group of all such messages.
     groups = [group, group.removesuffix(f":{root}")] if direct else [group]
     fence = attempt_of(ctx).steps.fence
-    stored = await fence.patiently(fence.engine.thread_events, groups, channel, root, ts, TURN)
+    stored = await fence.patiently(agent_calls(ctx).thread_events, groups, channel, root, ts, TURN)
     stored.sort(key=lambda each: (each.event_ts, each.id))
     messages = [each for each in stored if not object_in(each.notes).get("edit")]
     if len(stored) - len(messages) >= MOST_EDITS:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from surelane.events import Event
+from surelane_agents.calls import AgentCalls
 from surelane_service.lifecycle import apart, sleep_unless
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.fence import Fence
@@ -17,7 +18,7 @@ class Transcript:
     """What one response says. A response that is asked for again replaces what was kept of it."""
 
     def __init__(self, fence: Fence, part: int) -> None:
-        self._fence, self._part = fence, part
+        self._fence, self._part, self._store = fence, part, AgentCalls(fence.engine).store_said
         self._text, self._stored = "", 0
         self._news, self._ended = asyncio.Event(), asyncio.Event()
 
@@ -37,7 +38,7 @@ class Transcript:
             self._news.clear()
             ended, text = self._ended.is_set(), self._text[self._stored :]
             if text or (ended and not self._stored):
-                await self._fence.send(self._fence.engine.store_said, self._part, self._stored, text)
+                await self._fence.send(self._store, self._part, self._stored, text)
                 self._stored += len(text)
             if not ended:
                 await sleep_unless(self._ended, BETWEEN)

@@ -23,8 +23,8 @@ SEALED = "surelane.sealed"
 """The field that holds a sealed value. The object around it may have more fields, which SQL reads."""
 ENCRYPTED = "encrypted"
 """What stands in the clear in place of an error's message, or of a reason in free words."""
-RESULT, ERROR, ANSWER, SAID = "result", "error", "answer", "said"
-"""What of an event is stored: its handler's result, its attempts' errors, its answer to Slack, what it says."""
+RESULT, ERROR, ANSWER, SAID, REASON = "result", "error", "answer", "said", "reason"
+"""What of an event is stored: its result, its errors, its answer to Slack, what it says, the reason for a rating."""
 PROGRESS = ("progress", 0)
 """The step that holds an event's progress: its name and number. The numbers of a handler's own steps begin with 1."""
 _WORDS = ("message", "traceback")

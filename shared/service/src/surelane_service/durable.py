@@ -11,7 +11,6 @@ from surelane.codec import (
     ERROR,
     PROGRESS,
     RESULT,
-    SAID,
     SEALED,
     Codec,
     DamagedError,
@@ -167,11 +166,6 @@ class Durable:
         stored = await self._codec.seal(json.dumps(text), at_step(identity, *PROGRESS))
         return await self._fenced("open_step", identity, claim, *PROGRESS, stored, False)
 
-    async def store_said(self, identity: int, claim: int, part: int, start: int, text: str) -> "Settled":
-        """Store what a claimed event says in a part, after ``start`` characters of it. At 0 the part begins anew."""
-        stored = await self._codec.seal(json.dumps(text), Location(identity, SAID)) if text else None
-        return await self._fenced("store_said", identity, claim, part, start, stored)
-
     async def offer_step(
         self, identity: int, claim: int, name: str, nth: int, token: str, in_order: bool = False
     ) -> "Settled":
@@ -259,7 +253,10 @@ class Durable:
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how a child ended, from the signal that :meth:`run_child` took."""
-        return await _opened_end(self._codec, end)
+        child: int = end["id"]
+        error = end["error"] and await self._codec.show(end["error"], Location(child, ERROR))
+        result = json.loads(await self._codec.open(json.dumps(end["result"]), Location(child, RESULT)))
+        return {**end, "result": result, "error": error or None}
 
     async def send_signal(
         self, identity: int, name: str, value: str, *, once: bool, by: str
@@ -271,11 +268,3 @@ class Durable:
         value = await self._codec.seal(value, at_signal(identity, name))
         (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
         return row["answer"], await self._opened(identity, row["decided"], at_signal(identity, name))
-
-
-async def _opened_end(codec: Codec, end: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how a child ended: the value of the signal that its parent took."""
-    child: int = end["id"]
-    error = end["error"] and await codec.show(end["error"], Location(child, ERROR))
-    result = json.loads(await codec.open(json.dumps(end["result"]), Location(child, RESULT)))
-    return {**end, "result": result, "error": error or None}

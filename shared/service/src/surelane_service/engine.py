@@ -1,19 +1,15 @@
 """The worker's client of the queue. Each method is one call of a function in ``migrations/idempotent/``."""
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from enum import StrEnum
-from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.codec import ANSWER, PLAIN, Codec, Location
 from surelane.events import Event
 from surelane_service.compatibility import schema_version
-from surelane_service.conversations import Conversations
 from surelane_service.cron import Schedules
 from surelane_service.durable import Durable
 from surelane_service.figures import Figures, Measured, read_figures
@@ -61,24 +57,6 @@ Item = tuple[int, int, str, str | None]
 """An event's id, its claim, the outcome, and the outcome's argument as JSON text (see ``agent.settle``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelUse:
-    """What one response of a model used, with its cost by the team's prices."""
-
-    model: str
-    input_tokens: int
-    output_tokens: int
-    cost: Decimal
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Tokens, input and output, and their cost by the team's prices."""
-
-    tokens: int
-    cost: Decimal
-
-
 class Settled(StrEnum):
     """The database's answer to a settle or a heartbeat of one event."""
 
@@ -114,13 +92,13 @@ class Peek:
     drained: bool | None = None
 
 
-class Engine(Durable, Schedules, Sweeping, Measured, Fleet, Conversations):
+class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
     """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
 
     def __init__(self, database: Pool | Connection, codec: Codec = PLAIN) -> None:
-        """``codec``: seals and opens what people wrote."""
-        self._database = Calls(database, cuts=True)
-        self._codec = codec
+        """``codec``: seals and opens what people wrote. An extension may call further functions by ``calls``."""
+        self.calls = self._database = Calls(database, cuts=True)
+        self.codec = self._codec = codec
 
     async def claim_events(
         self,
@@ -242,16 +220,6 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet, Conversations):
         """Renew the lease of a claim that was asked to be cancelled: what it runs has not ended."""
         return await self._fenced("outlast", identity, claim, lease)
 
-    async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
-        """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
-        of = used.model, used.input_tokens, used.output_tokens, used.cost
-        await self._database.call("count_usage", workspace, person, *of, response)
-
-    async def read_usage(self, workspace: str, person: str) -> tuple[Spent, Spent]:
-        """Return what models used today for a workspace, and for a person of it."""
-        (row,) = await self._database.fetch("select * from agent.read_usage($1, $2)", workspace, person)
-        return Spent(*row[:2]), Spent(*row[2:])
-
     async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
         """Note which events a claimed event's run gets beside it, unless an earlier run did.
 
@@ -274,22 +242,6 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet, Conversations):
     async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
         """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
         return await self._database.call("cancel_job", identity, by, reason, False)
-
-    async def replace_message(
-        self, payload: Mapping[str, Any], key: str, step: str, *, restart: bool, by: str, reason: str
-    ) -> str | None:
-        """Cancel the turn of an edited or deleted message, and with ``restart`` store ``payload`` as a new event.
-
-        Args:
-            payload, key: of the new event: Slack's envelope with the message as it is now, at the time of the edit.
-            step: the name of a step that each turn has.
-            by, reason: who edited or deleted it, and why, both kept in history.
-
-        It answers as :meth:`cancel`; ``None``: no turn of the message lives.
-        """
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
-        given = text, key, step, restart, by, reason
-        return await self._database.call("replace_message", *given)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""

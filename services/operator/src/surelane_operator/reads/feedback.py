@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from surelane.calls import Row
-from surelane.codec import RESULT, Location
+from surelane.codec import REASON, RESULT, Location
 from surelane.slack import object_in, text_in
 from surelane.text import typed_in
 from surelane_operator.audit import some
 from surelane_operator.reads.events import Reads, parsed
-from surelane_service.conversations import WHAT
 
 PAGE = 100
 Shown = dict[str, Any]
@@ -48,7 +47,9 @@ async def list_feedback(reads: Reads, *which: object, after: Mapping[str, Any] |
 async def _shown(reads: Reads, row: Row) -> Shown:
     rating, where = parsed(row), Location(row["event"], RESULT)
     payload, result = rating.pop("payload"), await reads.codec.show(rating.pop("result"), where)
-    reason = await reads.codec.show(json.loads(row["reason"] or "null"), Location(rating.pop("click"), WHAT))
+    reason = await reads.codec.show(
+        json.loads(row["reason"] or "null"), Location(rating.pop("click"), REASON)
+    )
     question = typed_in(rating["kind"], object_in(await reads.codec.show(payload))) or None
     given = {name: object_in(result).get(name) for name in ("answer", "usage")}
     return rating | given | {"reason": text_in(reason), "question": question}

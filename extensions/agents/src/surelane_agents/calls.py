@@ -1,0 +1,152 @@
+"""The queue's functions that agents alone call: what models used, what is said, people's rules and ratings."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from surelane.codec import REASON, RESULT, SAID, Location, SealedError
+from surelane.slack import inner_event
+from surelane_service.engine import Engine, Settled
+from surelane_worker.handling.context import Context, attempt_of
+
+Rule = tuple[int, str, str, str]
+"""The id of the event that set it, whom it is about, what it says, and who set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What one response of a model used, with its cost by the team's prices."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Tokens, input and output, and their cost by the team's prices."""
+
+    tokens: int
+    cost: Decimal
+
+
+@dataclass(slots=True)
+class ThreadEvent:
+    """A message of a thread, or an edit, as its ``notes`` say.
+
+    ``turn``: a turn began with it. ``whole``: the app hears the whole channel.
+    """
+
+    id: int
+    event_ts: datetime
+    turn: bool
+    whole: bool
+    payload: Any
+    notes: Any
+    result: Any
+
+    @property
+    def slack(self) -> dict[str, Any]:
+        return inner_event(self.payload)
+
+
+def agent_calls(ctx: Context) -> "AgentCalls":
+    """Return the calls for a handler."""
+    return AgentCalls(attempt_of(ctx).services.engine)
+
+
+class AgentCalls:
+    """Each method is one call of a function of the queue, and raises errors of :mod:`surelane.errors` alone."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Call on the database of ``engine``, with its codec."""
+        self._calls, self._codec = engine.calls, engine.codec
+
+    async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
+        """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
+        of = used.model, used.input_tokens, used.output_tokens, used.cost
+        await self._calls.call("count_usage", workspace, person, *of, response)
+
+    async def read_usage(self, workspace: str, person: str) -> tuple[Spent, Spent]:
+        """Return what models used today for a workspace, and for a person of it."""
+        (row,) = await self._calls.rows("read_usage", workspace, person)
+        return Spent(*row[:2]), Spent(*row[2:])
+
+    async def store_said(self, identity: int, claim: int, part: int, start: int, text: str) -> Settled:
+        """Store what a claimed event says in a part, after ``start`` characters of it. At 0 the part begins anew."""
+        stored = await self._codec.seal(json.dumps(text), Location(identity, SAID)) if text else None
+        return Settled(await self._calls.call("store_said", identity, claim, part, start, stored))
+
+    async def thread_events(self, groups: Sequence[str], *about: str) -> list[ThreadEvent]:
+        """Return what is stored of a thread before a message, and the edits in its channel: ``agent.thread_events``."""
+        rows = await self._calls.rows("thread_events", groups, *about)
+        return [await self._thread_event(*row) for row in rows]
+
+    async def _thread_event(self, identity: int, *row: Any) -> ThreadEvent:  # noqa: ANN401 - of SQL
+        *known, payload, notes, result = row
+        payload = await self._codec.open(payload or "{}")
+        result = await self._codec.open(result or "{}", Location(identity, RESULT))
+        return ThreadEvent(identity, *known, *(json.loads(each or "{}") for each in (payload, notes, result)))
+
+    async def live_messages(self, payload: Mapping[str, Any]) -> list[Any]:
+        """Return the payloads of the live events about the message of a payload: ``agent.live_messages``."""
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        rows = await self._calls.rows("live_messages", text)
+        return [json.loads(await self._codec.open(row["event"])) for row in rows]
+
+    async def replace_message(
+        self, payload: Mapping[str, Any], key: str, step: str, *, restart: bool, by: str, reason: str
+    ) -> str | None:
+        """Cancel the turn of an edited or deleted message, and with ``restart`` store ``payload`` as a new event.
+
+        Args:
+            payload, key: of the new event: Slack's envelope with the message as it is now, at the time of the edit.
+            step: the name of a step that each turn has.
+            by, reason: who edited or deleted it, and why, both kept in history.
+
+        It answers as :meth:`surelane.Queue.cancel` does; ``None``: no turn of the message lives.
+        """
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        answer: str | None = await self._calls.call("replace_message", text, key, step, restart, by, reason)
+        return answer
+
+    async def set_rule(self, workspace: str, rule: Rule, owner: Mapping[str, Any]) -> bool:
+        """Set a rule, once. Return false where there are as many as may be. ``owner``: names the installation."""
+        identity, about, text, by = rule
+        said = await self._codec.seal(json.dumps({"text": text, **owner}), Location(identity, "rule"))
+        return bool(await self._calls.call("set_rule", workspace, identity, about, said, by))
+
+    async def read_rules(self, workspace: str, about: Sequence[str]) -> list[Rule]:
+        """Return the rules about these ids, in their order. What cannot be decrypted is empty."""
+        rules: list[Rule] = []
+        for identity, of, stored, by in await self._calls.rows("read_rules", workspace, about):
+            try:
+                said = await self._codec.open(stored, Location(identity, "rule"))
+            except SealedError:
+                said = '{"text": ""}'
+            rules.append((identity, of, json.loads(said)["text"], by))
+        return rules
+
+    async def drop_rule(self, workspace: str, about: str, identity: int) -> bool:
+        """Remove a rule. Return false where there is none about this id."""
+        return bool(await self._calls.call("drop_rule", workspace, about, identity))
+
+    async def rate_turn(
+        self, turn: int, who: tuple[str, str, str], rating: int, reason: str | None, model: str, click: int
+    ) -> bool:
+        """Store what the event ``click`` says of a turn: 1 (good) or -1 (bad), and why.
+
+        ``who``: workspace, person and channel. Return false if the channel has no such turn.
+        """
+        stored = (
+            None if reason is None else await self._codec.seal(json.dumps(reason), Location(click, REASON))
+        )
+        return bool(await self._calls.call("rate_turn", turn, *who, rating, stored, model, click))
+
+    async def remind_feedback(self, workspace: str, person: str, times: int) -> bool:
+        """Count that a person is told of ratings. Return false if that was three times before."""
+        return bool(await self._calls.call("remind_feedback", workspace, person, times))
