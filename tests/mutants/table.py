@@ -331,7 +331,7 @@ TABLE = r"""
 ~ self.current_id = _id_of(raw[0]) ==> self.current_id = _id_of(raw[-1])
 # plain-steps: the results of steps are encrypted
 @ service/durable.py > sql/test_codec.py extensions/encryption/tests/unit/test_sealing.py
-~ result = await self._codec.seal(result, at_step(identity, name, nth)) ==> result = str(result)
+~ result = await self.codec.seal(result, at_step(identity, name, nth)) ==> result = str(result)
 # public-functions: nothing is everybody's
 @ sql/035-grants.sql > sql/test_roles.py
 - where a.grantee <> given.owner and pg_has_role(given.owner, 'usage')

@@ -161,8 +161,8 @@ class DueCron:
 class Schedules:
     """The calls about named schedules that the worker's and the operator's clients share."""
 
-    _database: Calls
-    _codec: Codec
+    calls: Calls
+    codec: Codec
 
     async def set_cron(
         self,
@@ -191,21 +191,21 @@ class Schedules:
             InvalidInput: another value cannot be stored.
         """
         following = next_at or Cron(schedule, time_zone, jitter, name).next_firing(datetime.now(UTC))
-        text = json_text(await self._codec.seal_payload(payload or {}))
+        text = json_text(await self.codec.seal_payload(payload or {}))
         rules = time_zone, str(catch_up), paused, priority, overlap, jitter
-        await self._database.call("set_cron", name, kind, schedule, following, text, *rules)
+        await self.calls.call("set_cron", name, kind, schedule, following, text, *rules)
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a schedule; return false when there is none of that name."""
-        return bool(await self._database.call("delete_cron", name))
+        return bool(await self.calls.call("delete_cron", name))
 
     async def next_cron(self) -> float | None:
         """Return the seconds until the next schedule becomes due; ``None`` where there is none."""
-        return await self._database.call("next_cron")
+        return await self.calls.call("next_cron")
 
     async def due_cron(self) -> list[DueCron]:
         """Return the schedules that are due, the longest overdue first."""
-        rows = await self._database.fetch(
+        rows = await self.calls.fetch(
             "select name, kind, schedule, time_zone, catch_up, jitter, next_at, now_at from agent.due_cron()"
         )
         return [DueCron(*row) for row in rows]
@@ -217,8 +217,8 @@ class Schedules:
 
         ``due`` is :attr:`DueCron.next_at`; ``following`` is when it is due next. Return how many were enqueued.
         """
-        return await self._database.call("fire_cron", name, due, times, following)
+        return await self.calls.call("fire_cron", name, due, times, following)
 
     async def note_cron(self, name: str, due: datetime, problem: str, following: datetime | None) -> None:
         """Note why a due schedule does not fire. It is due again at ``following``; ``None``: it stays due."""
-        await self._database.call("note_cron", name, due, problem, following)
+        await self.calls.call("note_cron", name, due, problem, following)

@@ -67,8 +67,8 @@ class StoredStep:
 class Durable:
     """The SQL functions about the steps, waits and tags of a claimed event."""
 
-    _database: Calls
-    _codec: Codec
+    calls: Calls
+    codec: Codec
     _fenced: Callable[..., Awaitable["Settled"]]
 
     async def store_step(
@@ -92,9 +92,9 @@ class Durable:
             final: whether its failure is kept: it is not run again.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
-        if self._codec.on:
+        if self.codec.on:
             at = at_step(identity, name, nth, ERROR)
-            errors = json.dumps([await self._codec.seal_error(error, at) for error in json.loads(errors)])
+            errors = json.dumps([await self.codec.seal_error(error, at) for error in json.loads(errors)])
         step = name, nth, arguments, result, errors, took, final or result is not None, in_order
         return await self._fenced("store_step", identity, claim, *step)
 
@@ -120,7 +120,7 @@ class Durable:
 
     async def due_waits(self, identity: int) -> set[tuple[str, int]]:
         """Return names and numbers of waits that may end now. Number 0: a signal of that name has come."""
-        return {(row["name"], row["nth"]) for row in await self._database.rows("due_waits", identity)}
+        return {(row["name"], row["nth"]) for row in await self.calls.rows("due_waits", identity)}
 
     async def end_sleeps(self, identity: int, claim: int) -> "Settled":
         """Store that the sleeps of a claimed event whose time has passed are over."""
@@ -128,7 +128,7 @@ class Durable:
 
     async def read_steps(self, identity: int, most: int | None = None) -> list[StoredStep]:
         """Return the steps that earlier attempts of an event stored, without results of more than ``most`` bytes."""
-        rows = await self._database.rows("stored_steps", identity, most)
+        rows = await self.calls.rows("stored_steps", identity, most)
         return [await self._step(identity, StoredStep(*row)) for row in rows]
 
     async def _step(self, identity: int, step: StoredStep) -> StoredStep:
@@ -141,7 +141,7 @@ class Durable:
             arguments = json.loads(await self._opened(identity, arguments, at) or "null")
         if step.tried and not step.done:
             at = replace(at_step(identity, name, nth, ERROR), rerun_of=await self.rerun_chain(identity))
-            tried = {**step.tried, "error": await self._codec.show(step.tried["error"], at)}
+            tried = {**step.tried, "error": await self.codec.show(step.tried["error"], at)}
             return replace(step, result=json.dumps(tried), arguments=arguments)
         at = at_signal(identity, name) if step.sort == "wait" else at_step(identity, name, nth)
         return replace(step, result=await self._opened(identity, step.result, at), arguments=arguments)
@@ -151,19 +151,19 @@ class Durable:
         if stored is None or SEALED not in stored:
             return stored
         try:
-            return await self._codec.open(stored, at)
+            return await self.codec.open(stored, at)
         except DamagedError:
             chain = await self.rerun_chain(identity)
-            return await self._codec.open(stored, replace(at, rerun_of=chain))
+            return await self.codec.open(stored, replace(at, rerun_of=chain))
 
     async def step_result(self, identity: int, name: str, nth: int) -> str:
         """Return the result of a step that was stored, as JSON text."""
-        stored = await self._database.call("step_result", identity, name, nth)
+        stored = await self.calls.call("step_result", identity, name, nth)
         return await self._opened(identity, stored, at_step(identity, name, nth)) or "null"
 
     async def store_progress(self, identity: int, claim: int, text: str) -> "Settled":
         """Store how far a claimed event is, in words."""
-        stored = await self._codec.seal(json.dumps(text), at_step(identity, *PROGRESS))
+        stored = await self.codec.seal(json.dumps(text), at_step(identity, *PROGRESS))
         return await self._fenced("open_step", identity, claim, *PROGRESS, stored, False)
 
     async def offer_step(
@@ -186,12 +186,10 @@ class Durable:
     ) -> tuple[str | None, str | None]:
         """Return a step's arguments and result as they are stored."""
         if result is not None:
-            result = await self._codec.seal(result, at_step(identity, name, nth))
-        if (
-            arguments is not None and self._codec.on
-        ):  # a hash of what was given: others could guess that by it
+            result = await self.codec.seal(result, at_step(identity, name, nth))
+        if arguments is not None and self.codec.on:  # a hash of what was given: others could guess that by it
             at = at_step(identity, name, nth, "arguments")
-            arguments = await self._codec.seal(json.dumps(arguments), at)
+            arguments = await self.codec.seal(json.dumps(arguments), at)
         return arguments, result
 
     async def store_tags(self, identity: int, claim: int, tags: Mapping[str, str | None]) -> "Settled":
@@ -207,21 +205,21 @@ class Durable:
         return await self._fenced("store_tags", identity, claim, json.dumps(stored))
 
     async def _tag(self, identity: int, name: str, value: str) -> dict[str, Any]:
-        if not self._codec.on:
+        if not self.codec.on:
             return {"found_by": value, "value": value}
-        sealed = await self._codec.seal(json.dumps(value), at_tag(identity, name))
-        return {"found_by": await self._codec.tag_key(name, value), "value": json.loads(sealed)}
+        sealed = await self.codec.seal(json.dumps(value), at_tag(identity, name))
+        return {"found_by": await self.codec.tag_key(name, value), "value": json.loads(sealed)}
 
     async def rerun_chain(self, identity: int) -> list[int]:
         """Return the ids of the earlier runs of an event, newest first."""
-        return await self._database.call("rerun_chain", identity)
+        return await self.calls.call("rerun_chain", identity)
 
     async def take_signal(
         self, identity: int, claim: int, name: str, nth: int, seconds: float | None
     ) -> tuple[str, str | None]:
         """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
         within = None if seconds is None else timedelta(seconds=seconds)
-        (row,) = await self._database.rows("take_signal", identity, claim, name, nth, within)
+        (row,) = await self.calls.rows("take_signal", identity, claim, name, nth, within)
         return row["answer"], await self._opened(identity, row["signal"], at_signal(identity, name))
 
     async def run_child(
@@ -239,9 +237,9 @@ class Durable:
         ``if_failed``: what becomes of it if the event fails; see :meth:`Context.run` of the worker.
         """
         arguments, _ = await self.sealed_step(identity, name, 1, arguments, None)
-        child = replace(child, payload=await self._codec.seal_payload(child.payload, of=identity))
+        child = replace(child, payload=await self.codec.seal_payload(child.payload, of=identity))
         given = identity, claim, name, arguments, job_text(child), in_order, if_failed
-        (row,) = await self._database.rows("run_child", *given)
+        (row,) = await self.calls.rows("run_child", *given)
         return row["answer"], row["signal"]
 
     async def end_children(self, identity: int, claim: int) -> list[str] | None:
@@ -249,13 +247,13 @@ class Durable:
 
         Return the names of the waits for all that live; ``None``: the claim no longer stands.
         """
-        return await self._database.call("end_children", identity, claim)
+        return await self.calls.call("end_children", identity, claim)
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return how a child ended, from the signal that :meth:`run_child` took."""
         child: int = end["id"]
-        error = end["error"] and await self._codec.show(end["error"], Location(child, ERROR))
-        result = json.loads(await self._codec.open(json.dumps(end["result"]), Location(child, RESULT)))
+        error = end["error"] and await self.codec.show(end["error"], Location(child, ERROR))
+        result = json.loads(await self.codec.open(json.dumps(end["result"]), Location(child, RESULT)))
         return {**end, "result": result, "error": error or None}
 
     async def send_signal(
@@ -265,6 +263,6 @@ class Durable:
 
         Return ``sent``, ``unknown``, or ``decided`` and the value that counts.
         """
-        value = await self._codec.seal(value, at_signal(identity, name))
-        (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
+        value = await self.codec.seal(value, at_signal(identity, name))
+        (row,) = await self.calls.rows("send_signal", identity, name, value, once, by)
         return row["answer"], await self._opened(identity, row["decided"], at_signal(identity, name))

@@ -97,8 +97,8 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
 
     def __init__(self, database: Pool | Connection, codec: Codec = PLAIN) -> None:
         """``codec``: seals and opens what people wrote. An extension may call further functions by ``calls``."""
-        self.calls = self._database = Calls(database, cuts=True)
-        self.codec = self._codec = codec
+        self.calls = Calls(database, cuts=True)
+        self.codec = codec
 
     async def claim_events(
         self,
@@ -121,7 +121,7 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
             most_bytes: the claim stops before the event whose text would exceed this, but never before the first.
         """
         bounds = max_attempts, invisible_for, worker, cursors, member_kinds, most_bytes
-        rows = await self._database.fetch(_CLAIM, kinds, limit, *bounds)
+        rows = await self.calls.fetch(_CLAIM, kinds, limit, *bounds)
         events = [Event(*row) for row in rows]
         for event in events:
             event.vt = events[0].vt
@@ -149,7 +149,7 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
             worker: record that this worker is alive, and ``clock_offset``.
         """
         sent = time.time()
-        (row,) = await self._database.fetch(
+        (row,) = await self.calls.fetch(
             "with peek as (select * from agent.peek_lanes($1, $2, $3, $4)) select now_at, vts, paused, took"
             ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
             ", case when $7::text is not null then agent.touch_worker($7, $8) end as announced"
@@ -171,7 +171,7 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
 
         Return the time until the next step; ``None`` where there is no crowd, or another worker sees to it.
         """
-        return await self._database.call("share_kind", kind)
+        return await self.calls.call("share_kind", kind)
 
     async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
@@ -181,7 +181,7 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         """
         outcomes = [item[2] for item in items]
         arguments = [item[3] for item in items]
-        rows = await self._database.fetch(
+        rows = await self.calls.fetch(
             "select * from agent.settle($1::text::int8[], $2::text::int4[], $3, $4) where answer <> 'done'",
             _array([item[0] for item in items]),
             _array([item[1] for item in items]),
@@ -197,7 +197,7 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         """Renew the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
         ids, claims = _ids_and_claims(items)
         statement = "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'"
-        rows = await self._database.fetch(statement, ids, claims, invisible_for)
+        rows = await self.calls.fetch(statement, ids, claims, invisible_for)
         return _answers(len(items), rows)
 
     async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
@@ -205,16 +205,16 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         return await self._fenced("note_event", identity, claim, notes)
 
     async def _fenced(self, function: str, *arguments: object) -> Settled:
-        return Settled(await self._database.call(function, *arguments))
+        return Settled(await self.calls.call(function, *arguments))
 
     async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
         """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
         answers = [
-            text if text == EMPTY else await self._codec.seal(text, Location(identity, ANSWER))
+            text if text == EMPTY else await self.codec.seal(text, Location(identity, ANSWER))
             for identity, _, text in items
         ]
         ids, claims = _ids_and_claims(items)
-        return set(await self._database.call("answer_requests", ids, claims, answers))
+        return set(await self.calls.call("answer_requests", ids, claims, answers))
 
     async def outlast(self, identity: int, claim: int, lease: timedelta) -> Settled:
         """Renew the lease of a claim that was asked to be cancelled: what it runs has not ended."""
@@ -226,33 +226,33 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         Return ``done``, ``stale``, ``busy`` or ``alone`` (after a lapse it was claimed without its followers), and the
         ids that were noted first.
         """
-        (row,) = await self._database.rows("gather", identity, claim, followers)
+        (row,) = await self.calls.rows("gather", identity, claim, followers)
         return row["answer"], row["followers"] or []
 
     async def ended_followers(self, identity: int) -> list[Event]:
         """Return the events that ended with an earlier run of this one, as it was suspended."""
-        events = [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
-        await self._codec.open_events(events, required=True)
+        events = [Event(*row) for row in await self.calls.fetch(_FOLLOWERS, identity)]
+        await self.codec.open_events(events, required=True)
         return events
 
     async def is_live(self, identity: int) -> bool:
         """Return whether an event is in the queue."""
-        return await self._database.call("live_event", str(identity)) is not None
+        return await self.calls.call("live_event", str(identity)) is not None
 
     async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
         """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
-        return await self._database.call("cancel_job", identity, by, reason, False)
+        return await self.calls.call("cancel_job", identity, by, reason, False)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
-        return {row[0] for row in await self._database.rows("cancelled_claims", *_ids_and_claims(items))}
+        return {row[0] for row in await self.calls.rows("cancelled_claims", *_ids_and_claims(items))}
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
-        return await self._database.call("rescue_events", dead_for)
+        return await self.calls.call("rescue_events", dead_for)
 
     async def schema_version(self) -> tuple[str, str]:
-        return await schema_version(self._database)
+        return await schema_version(self.calls)
 
 
 def _ids_and_claims(items: Sequence[tuple[int, int, *tuple[str, ...]]]) -> tuple[list[int], list[int]]:

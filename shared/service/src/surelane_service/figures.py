@@ -71,16 +71,16 @@ class Figures:
 class Measured:
     """The calls that all services' clients share: to read the figures, and to tell a bad text from a bad server."""
 
-    _database: Calls
+    calls: Calls
 
     async def refuses_alone(self, text: str) -> bool:
         """Return whether a JSON text is at fault: see :meth:`surelane.calls.Calls.refuses_alone`."""
-        return await self._database.refuses_alone(text)
+        return await self.calls.refuses_alone(text)
 
     async def figures(self) -> Figures:
         """Return the figures; the database measures them again when they are due. ``NotMeasured``: not once yet."""
         sent = time.time()
-        text = await self._database.call("measure_queue")
+        text = await self.calls.call("measure_queue")
         if text is None:
             raise NotMeasured
         return read_figures(text, sent, time.time())

@@ -27,7 +27,7 @@ class WorkerSessions:
 class Fleet:
     """The SQL functions by which workers know of each other."""
 
-    _database: Calls
+    calls: Calls
 
     async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
         """Open a worker's session on this connection, by which others see that it lives until the connection ends.
@@ -35,11 +35,11 @@ class Fleet:
         Return false where another transaction has the worker's row locked: call it again. ``starts``: the process has
         had no session before, so claims of a dead process of the same name end.
         """
-        return await self._database.call("open_session", name, version, starts)
+        return await self.calls.call("open_session", name, version, starts)
 
     async def locked_claims(self) -> int:
         """Return how many claims of a predecessor were locked as this connection opened its session."""
-        (row,) = await self._database.fetch(
+        (row,) = await self.calls.fetch(
             "select coalesce(nullif(current_setting('surelane.locked', true), ''), '0')::int4"
         )
         return int(row[0])
@@ -61,11 +61,11 @@ class Fleet:
             slots: how many handlers it runs at once, and how many besides for commands and interactions.
         """
         given = name, version, kinds, ordered, *(slots or (None, None))
-        return await self._database.call("introduce_worker", *given)
+        return await self.calls.call("introduce_worker", *given)
 
     async def watch_sessions(self, name: str) -> WorkerSessions:
         """Look which workers have lost their sessions, as worker ``name``."""
-        (row,) = await self._database.rows("watch_sessions", name)
+        (row,) = await self.calls.rows("watch_sessions", name)
         lost = list(zip(row["names"], row["sessions"], strict=True))
         return WorkerSessions(lost, row["known"], row["server_since"])
 
@@ -76,7 +76,7 @@ class Fleet:
 
         Return how many ended, and how many remain because another transaction has them locked: call it again.
         """
-        (row,) = await self._database.rows("rescue_worker", worker, session, lost_for, by)
+        (row,) = await self.calls.rows("rescue_worker", worker, session, lost_for, by)
         return row["rescued"], row["remaining"]
 
     async def release_unknown(
@@ -87,7 +87,7 @@ class Fleet:
         Return that moment, and how many claims were released.
         """
         ids, claims = zip(*known, strict=True) if known else ((), ())
-        (row,) = await self._database.rows("release_unknown", name, ids, claims, before)
+        (row,) = await self.calls.rows("release_unknown", name, ids, claims, before)
         return row["before"], row["released"]
 
     async def announce_worker(
@@ -104,37 +104,37 @@ class Fleet:
         ``max_attempts`` becomes the maximum of its kinds' events that have none; ``of_kinds`` has those of some kinds.
         """
         given = name, kinds, version, clock_offset, max_attempts, json_text(of_kinds or {})
-        await self._database.call("announce_worker", *given)
+        await self.calls.call("announce_worker", *given)
 
     async def declare_attempts(
         self, name: str, kinds: Sequence[str], max_attempts: int, of_kinds: Mapping[str, int]
     ) -> None:
         """Record the maximum of the kinds' events, as :meth:`announce_worker` does."""
         given = name, kinds, max_attempts, json_text(of_kinds)
-        await self._database.call("declare_attempts", *given)
+        await self.calls.call("declare_attempts", *given)
 
     async def order_kinds(self, name: str, ordered: Sequence[str]) -> None:
         """Record which of a worker's commands and interactions keep their thread's order; the others need not."""
-        await self._database.call("order_kinds", name, ordered)
+        await self.calls.call("order_kinds", name, ordered)
 
     async def declare_limits(
         self, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
     ) -> list[str]:
         """Record the limits of a worker's kinds; the others have none. Return the kinds whose limit changed."""
-        return await self._database.call("declare_limits", name, kinds, json_text(limits))
+        return await self.calls.call("declare_limits", name, kinds, json_text(limits))
 
     async def retire_worker(self, name: str) -> None:
         """Record that a worker has ended, unless claims stand under its name: its lost session ends those."""
-        await self._database.call("retire_worker", name)
+        await self.calls.call("retire_worker", name)
 
     async def take_position(self, kinds: Sequence[str], held: int | None) -> int | None:
         """Take the first free position before ``held``, on this connection. Return the position it holds then."""
-        return await self._database.call("take_position", kinds, held)
+        return await self.calls.call("take_position", kinds, held)
 
     async def leave_position(self, kinds: Sequence[str], held: int) -> None:
         """Give up a position of this connection. Another worker that listens takes it at once."""
-        await self._database.call("leave_position", kinds, held)
+        await self.calls.call("leave_position", kinds, held)
 
     async def pass_on(self) -> None:
         """Tell the workers that listen that the first of them has no free slot."""
-        await self._database.call("pass_on")
+        await self.calls.call("pass_on")

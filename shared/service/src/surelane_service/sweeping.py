@@ -39,7 +39,7 @@ class RetentionStep:
 class Sweeping:
     """The SQL functions by which workers tidy the queue. Each call is one bounded step."""
 
-    _database: Calls
+    calls: Calls
 
     async def sweep_events(
         self,
@@ -60,19 +60,19 @@ class Sweeping:
             mend: first repair every group and continuation; one call of a series is enough.
         """
         bounds = max_attempts, max_vt_age, kinds, by_age, limit, mend
-        return await self._database.call("sweep_events", *bounds)
+        return await self.calls.call("sweep_events", *bounds)
 
     async def free_groups(self) -> None:
-        await free_groups(self._database)
+        await free_groups(self.calls)
 
     async def drop_history(self, older_than: timedelta, after: int) -> RetentionStep:
         """Drop history by its age, in one bounded step that begins after event ``after``."""
-        (row,) = await self._database.rows("drop_history", older_than, after)
+        (row,) = await self.calls.rows("drop_history", older_than, after)
         return RetentionStep(row["next"], row["dropped"], row["blocked"])
 
     async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
         """Do a step of erasing what belongs to an owner that removed the app so long ago; ``None``: there is none."""
-        (row,) = await self._database.rows("erase_uninstalled", grace, by)
+        (row,) = await self.calls.rows("erase_uninstalled", grace, by)
         if row["receipt"] is None:
             return None
         return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
