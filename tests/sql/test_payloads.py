@@ -14,7 +14,6 @@ from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
-from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import Change
 from surelane_encryption.envelopes import clear_part, workspace_of
 from surelane_service.installations import Owner
@@ -56,9 +55,6 @@ def simulated() -> Iterator[dict[str, Any]]:
     yield made.command("/deploy", "now", general)
     yield made.shortcut("cut")
     yield made.message_action("cut", message)
-    dialog = Dialog({"callback_id": "form", "state": "s", "elements": []}, here.team_id, general.id)
-    for submission in ({"name": "x"}, None):
-        yield made.dialog(dialog, submission)
     for clicked in (message, reply, ephemeral):
         yield made.action(clicked, button)
     for name in ("surelane.choose.1", "surelane.stop"):
@@ -212,7 +208,7 @@ async def test_every_payload_that_the_simulator_makes_and_others_of_any_form(que
         *("slack.message_changed", "slack.message_deleted"),
         *("slack.reaction_added", "slack.reaction_removed", "slack.shortcut", "slack.message_action"),
         *("slack.block_actions", "slack.block_suggestion", "slack.view_submission", "slack.view_closed"),
-        *("slack.dialog_submission", "slack.dialog_cancellation", "surelane.answer"),
+        "surelane.answer",
     }
     await compare(queue, list(FURTHER))
 

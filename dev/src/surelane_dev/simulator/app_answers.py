@@ -12,7 +12,6 @@ from surelane_dev.simulator.views import DEEPEST, View, Views
 from surelane_dev.simulator.webapi.call import ApiError, Arguments
 from surelane_dev.simulator.webapi.chat import content_of
 from surelane_dev.simulator.webapi.view_content import checked, placed
-from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -118,22 +117,6 @@ def _push(workspace: Workspace, views: Views, below: View, content: JSON) -> Non
     if len(views.stack(below.user)) >= DEEPEST:
         raise UnusableError("push_limit_reached")
     views.push(View(below.user, placed(workspace, content, below=below)))
-
-
-def settle_dialog(dialog: Dialog, attempt: DeliveryAttempt) -> Submitted:
-    """Return the errors with which the app refuses a submitted dialog; none: the dialog is closed."""
-    try:
-        answer = _object(attempt)
-    except UnusableError:
-        return Submitted(message=TROUBLE)
-    names = {element["name"] for element in dialog.content["elements"]}
-    errors = answer.get("errors", []) if answer.keys() <= {"errors"} else None
-    if not isinstance(errors, list) or not all(
-        isinstance(each, dict) and each.get("name") in names and isinstance(each.get("error"), str)
-        for each in errors
-    ):
-        return Submitted(message=TROUBLE)
-    return Submitted({each["name"]: each["error"] for each in errors})
 
 
 def options_in(attempt: DeliveryAttempt) -> JSON:

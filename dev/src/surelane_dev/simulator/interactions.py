@@ -8,7 +8,6 @@ from secrets import token_hex, token_urlsafe
 from typing import Any, Literal
 
 from surelane_dev.simulator.views import Views
-from surelane_dev.simulator.workspace.dialogs import Dialog
 
 TRIGGER_LASTS = timedelta(seconds=3)
 RESPONSE_LASTS = timedelta(minutes=30)
@@ -37,19 +36,15 @@ class Interactions:
         self.public_url = public_url
         self.responses: dict[str, ResponseUrl] = {}
         self.views = Views()
-        self.dialogs: dict[str, Dialog] = {}
-        """The open dialogs, by their person's id."""
         self.details: dict[str, dict[str, Any]] = {}
         """What each person saw last of a Work Object, by the person's id."""
         self.now = now
         self._triggers: dict[str, tuple[float, str]] = {}
         self._used: set[str] = set()
-        self._places: dict[str, str] = {}
 
-    def new_trigger(self, user: str, channel: str = "") -> str:
-        """Make a trigger id, valid for three seconds and one modal. ``channel``: where the person is."""
+    def new_trigger(self, user: str) -> str:
+        """Make a trigger id, valid for three seconds and one modal."""
         trigger = f"{int(self.now() * 1000)}.{token_hex(6)}.{token_hex(16)}"
-        self._places[trigger] = channel
         self._triggers[trigger] = (self.now() + TRIGGER_LASTS.total_seconds(), user)
         return trigger
 
@@ -61,10 +56,6 @@ class Interactions:
         if until is None:
             return "unknown", ""
         return ("expired" if until < self.now() else "valid"), user
-
-    def place_of(self, trigger: str) -> str:
-        """Return the channel of a trigger id, if it has one."""
-        return self._places.get(trigger, "")
 
     def use_trigger(self, trigger: str) -> tuple[TriggerState, str]:
         """Use up a trigger id. Return whether it was valid, and its user."""

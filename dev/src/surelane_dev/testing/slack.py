@@ -158,23 +158,19 @@ class Slack:
         return list(each_option(answer))
 
     async def submit(self, values: Mapping[str, Any] | None = None, *, user: str = "ada") -> Sent:
-        """Submit the modal or the dialog that a person has open.
+        """Submit the modal that a person has open.
 
         Args:
-            values: what the inputs hold, by ``action_id``, or by ``block_id`` and ``action_id``; a dialog's by name.
+            values: what the inputs hold, by ``action_id``, or by ``block_id`` and ``action_id``.
             user: whose modal.
         """
-        if self._user(user) in self.simulator.interactions.dialogs:
-            return await self._with_dialog("submission", {"values": dict(values or {})}, user)
         view = self.modal(user)
         body = {"values": _placed(view, values or {})}
         place = self.simulator.workspace.direct_messages(self._user(user))
         return await self._act("the modal's submission", f"/control/views/{view['id']}", body, place)
 
     async def close(self, *, user: str = "ada") -> Sent:
-        """Close the modal or the dialog that a person has open, without submitting it."""
-        if self._user(user) in self.simulator.interactions.dialogs:
-            return await self._with_dialog("cancellation", {}, user, "DELETE")
+        """Close the modal that a person has open, without submitting it."""
         view = self.modal(user)
         place = self.simulator.workspace.direct_messages(self._user(user))
         return await self._act("closing the modal", f"/control/views/{view['id']}", {}, place, "DELETE")
@@ -258,11 +254,6 @@ class Slack:
         answer = await self._client.request(method, path, body)
         await self._idle()
         return Sent(what, place, ts, answer=answer, stories=self._stories)
-
-    async def _with_dialog(self, what: str, body: JSON, user: str, method: str = "POST") -> Sent:
-        dialog = self.simulator.interactions.dialogs[self._user(user)]
-        place = self._channel(dialog.channel)
-        return await self._act(f"a dialog's {what}", "/control/dialogs", body | {"user": user}, place, method)
 
     def _user(self, name: str) -> str:
         user = self.simulator.workspace.user(name)

@@ -171,14 +171,6 @@ class Closing(Submission):
     """Close those below it as well."""
 
 
-class Filling(Input):
-    """A dialog that a person submits or cancels."""
-
-    user: str | None = None
-    values: dict[str, str | None] = Field(default_factory=dict)
-    """What the inputs hold, by name."""
-
-
 class Joining(Input):
     """A user who joins a channel."""
 

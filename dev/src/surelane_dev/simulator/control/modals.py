@@ -1,15 +1,13 @@
-"""Let people submit and close the app's modals, and its legacy dialogs."""
+"""Let people submit and close the app's modals."""
 
-from surelane_dev.simulator.app_answers import Submitted, settle_dialog, settle_submission
+from surelane_dev.simulator.app_answers import settle_submission
 from surelane_dev.simulator.control.acts import Act, BadRequestError, attempted, interact
 from surelane_dev.simulator.control.elements import open_view, viewer
-from surelane_dev.simulator.control.inputs import Closing, Filling, Submission
-from surelane_dev.simulator.posting.delivery import DeliveryAttempt
+from surelane_dev.simulator.control.inputs import Closing, Submission
 from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.state import Entered, mistakes, state_of
 from surelane_dev.simulator.views import View
-from surelane_dev.simulator.workspace.dialogs import Dialog, entered
 from surelane_dev.simulator.workspace.model import JSON
 
 
@@ -18,17 +16,10 @@ async def submit(act: Act[Submission]) -> JSON:
     simulator, view = act.simulator, _modal(act)
     state = _state(simulator, view, act.asked.values)
     if errors := mistakes(view.content["blocks"], state):
-        return _refused(errors)
+        return {"status": None, "problem": None, "errors": errors, "message": None}
     workspace, _ = viewer(simulator, view)
     attempt = await interact(simulator, workspace, _payload(simulator, view, "view_submission", state))
-    return _settled(attempt, settle_submission(workspace, simulator.interactions.views, view, attempt))
-
-
-def _refused(errors: dict[str, str]) -> JSON:
-    return {"status": None, "problem": None, "errors": errors, "message": None}
-
-
-def _settled(attempt: DeliveryAttempt, done: Submitted) -> JSON:
+    done = settle_submission(workspace, simulator.interactions.views, view, attempt)
     return attempted(attempt, errors=done.errors, message=done.message)
 
 
@@ -63,32 +54,3 @@ def _modal(act: Act[Submission] | Act[Closing]) -> View:
     if view.content["type"] != "modal":
         raise BadRequestError("that view is no modal")
     return view
-
-
-async def submit_dialog(act: Act[Filling]) -> JSON:
-    """Submit a dialog. Errors of the app, or of the client before it asks the app, are shown under the inputs."""
-    dialog = _dialog(act)
-    submission, errors = entered(dialog.content, act.asked.values)
-    if errors:
-        return _refused(errors)
-    attempt = await interact(act.simulator, act.workspace, act.payloads.dialog(dialog, submission))
-    done = settle_dialog(dialog, attempt)
-    if not (done.errors or done.message):
-        act.simulator.interactions.dialogs.pop(act.user.id, None)
-    return _settled(attempt, done)
-
-
-async def cancel_dialog(act: Act[Filling]) -> JSON:
-    """Close a dialog. Notify the app if it asked for that."""
-    dialog = _dialog(act)
-    del act.simulator.interactions.dialogs[act.user.id]
-    if not dialog.content.get("notify_on_cancel"):
-        return {"told": None}
-    return {"told": (await interact(act.simulator, act.workspace, act.payloads.dialog(dialog))).status}
-
-
-def _dialog(act: Act[Filling]) -> Dialog:
-    dialog = act.simulator.interactions.dialogs.get(act.user.id)
-    if dialog is None:
-        raise BadRequestError(f"{act.user.name} has no dialog open")
-    return dialog

@@ -25,8 +25,6 @@ ROUTES = (
     act("GET", "functions/{execution}", elements.show_run),
     act("POST", "views/{view}", modals.submit, inputs.Submission),
     act("DELETE", "views/{view}", modals.close, inputs.Closing),
-    act("POST", "dialogs", modals.submit_dialog, inputs.Filling, app=True),
-    act("DELETE", "dialogs", modals.cancel_dialog, inputs.Filling, app=True),
     act("GET", "state", operations.state),
     web.get("/control/feed", operations.feed),
     web.get("/control/reply", operations.reply),

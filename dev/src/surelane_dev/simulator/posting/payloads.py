@@ -7,7 +7,6 @@ from surelane_dev.simulator.installs import enterprise_json
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.blocks import elements_of
-from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
 from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -33,7 +32,7 @@ class Payloads:
         form |= {"user_id": user.id, "user_name": user.name, "command": command, "text": text}
         form |= {"api_app_id": here.app_id, "is_enterprise_install": str(wide).lower()}
         form["response_url"] = self._response_url(channel.id)
-        return form | {"trigger_id": self._trigger(channel.id)}
+        return form | {"trigger_id": self._trigger()}
 
     def shortcut(self, callback_id: str) -> JSON:
         """Return the payload of a global shortcut. It has no channel, and so no ``response_url``."""
@@ -45,7 +44,7 @@ class Payloads:
         return {
             **self._payload("message_action"),
             **self._called(callback_id),
-            "trigger_id": self._trigger(channel.id),
+            "trigger_id": self._trigger(),
             "response_url": self._response_url(channel.id, message.ts),
             "channel": {"id": channel.id, "name": _name(channel)},
             "message_ts": message.ts,
@@ -56,7 +55,7 @@ class Payloads:
         """Return the payload for a used button or menu of a message, a modal or the *Home* tab."""
         channel, state = "" if isinstance(place, View) else place.channel, state or {"values": {}}
         payload = self._payload("block_actions") | {
-            "trigger_id": self._trigger(channel),
+            "trigger_id": self._trigger(),
             "actions": [action | {"action_ts": self.workspace.next_ts()}],
             **self._where(place, state),
         }
@@ -78,19 +77,6 @@ class Payloads:
             return payload | {"is_cleared": False}
         return payload | {"trigger_id": self._trigger(), "response_urls": list(self._response_urls(view))}
 
-    def dialog(self, dialog: Dialog, submission: JSON | None = None) -> JSON:
-        """Return the payload of a submitted dialog, or without a submission of a cancelled one."""
-        channel = self.workspace.channels[dialog.channel]
-        kind = "dialog_cancellation" if submission is None else "dialog_submission"
-        return {
-            **self._payload(kind),
-            **self._called(dialog.content["callback_id"]),
-            "state": dialog.content.get("state", ""),
-            "channel": {"id": channel.id, "name": _name(channel)},
-            "response_url": self._response_url(channel.id),
-            **({} if submission is None else {"submission": submission}),
-        }
-
     def _payload(self, kind: str) -> JSON:
         """Return what all have. ``team`` is the person's, also in a view or message of this workspace's app."""
         user, found = self.user, self.workspace.member(self.user.id)
@@ -108,8 +94,8 @@ class Payloads:
     def _called(self, callback_id: str) -> JSON:
         return {"callback_id": callback_id, "action_ts": self.workspace.next_ts()}
 
-    def _trigger(self, channel: str = "") -> str:
-        return self.interactions.new_trigger(self.user.id, channel)
+    def _trigger(self) -> str:
+        return self.interactions.new_trigger(self.user.id)
 
     def _response_url(self, channel: str, message_ts: str | None = None) -> str:
         team = self.workspace.team_id

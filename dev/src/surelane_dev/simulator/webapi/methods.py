@@ -85,7 +85,6 @@ METHODS: Mapping[str, Method] = {
     "views.push": Method(views.push_view, _VIEW, None, 100),
     "views.update": Method(views.update_view, ("view",), None, 100),
     "views.publish": Method(views.publish_view, ("user_id", "view"), None, 100),
-    "dialog.open": Method(views.open_dialog, per_minute=100),
     "files.info": Method(files.info, ("file",), "files:read", 100, reads_json=False),
     "files.getUploadURLExternal": Method(
         files.get_upload_url, ("filename", "length"), "files:write", 100, reads_json=False

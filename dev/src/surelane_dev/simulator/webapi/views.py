@@ -1,14 +1,12 @@
-"""Serve ``views.*``: modals, and the *Home* tab. Serve ``dialog.open``: the forms that Slack had before."""
+"""Serve ``views.*``: modals, and the *Home* tab."""
 
 from surelane_dev.simulator.interactions import TriggerState
 from surelane_dev.simulator.views import DEEPEST, View
 from surelane_dev.simulator.webapi.call import ApiError, MethodCall, invalid_arguments
 from surelane_dev.simulator.webapi.view_content import checked, placed
-from surelane_dev.simulator.workspace.dialogs import Dialog, dialog_problems
 from surelane_dev.simulator.workspace.model import JSON
 
 TRIGGER_ERRORS = {"unknown": "invalid", "expired": "expired", "used": "exchanged"}
-DIALOG_ERRORS = {"unknown": "invalid_trigger", "expired": "trigger_expired", "used": "trigger_exchanged"}
 
 
 def open_view(call: MethodCall) -> JSON:
@@ -95,24 +93,3 @@ def _check_external_id(call: MethodCall, content: JSON, shown: View | None = Non
 def _check_hash(call: MethodCall, shown: View) -> None:
     if call.text("hash") not in {"", shown.content["hash"]}:
         raise ApiError("hash_conflict")
-
-
-def open_dialog(call: MethodCall) -> JSON:
-    """Open a dialog for the user of the trigger id."""
-    for name, error in (("dialog", "missing_dialog"), ("trigger_id", "missing_trigger")):
-        if not call.text(name):
-            raise ApiError(error)
-    content = call.mapping("dialog", "validation_errors") or {}
-    if problems := list(dialog_problems(content)):
-        lines = [f"[ERROR] {problem}" for problem in problems]
-        raise ApiError("validation_errors", response_metadata={"messages": lines})
-    trigger = call.text("trigger_id")
-    state, user = call.slack.interactions.trigger(trigger)
-    if state == "valid" and not call.workspace.member(user):
-        state = "unknown"
-    if state != "valid":
-        raise ApiError(DIALOG_ERRORS[state])
-    call.slack.interactions.use_trigger(trigger)
-    channel = call.slack.interactions.place_of(trigger) or call.workspace.direct_messages(user).id
-    call.slack.interactions.dialogs[user] = Dialog(content, call.workspace.team_id, channel)
-    return {}
