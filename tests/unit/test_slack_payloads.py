@@ -9,6 +9,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from surelane.slack import Place, place_of, response_url_of
+from surelane_worker.handling.answers import late_view
 from surelane_worker.slack.client import (
     NowhereToReplyError,
     ResponseRefusedError,
@@ -16,7 +17,6 @@ from surelane_worker.slack.client import (
     slack_error,
     unknown_whether_done,
 )
-from surelane_worker.slack.modals import late_view
 
 
 def inner(**fields: Any) -> dict[str, Any]:
