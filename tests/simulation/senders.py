@@ -21,8 +21,7 @@ from surelane_dev.testing.fleets.wire import Host, Net, Wire
 from surelane_encryption.data_keys import DataKeys
 from surelane_encryption.keys import Keyring
 from surelane_encryption.sealing import Sealing
-from surelane_ingest.connections import Connections
-from surelane_ingest.writer import NotStored, Writer
+from surelane_ingest.writer import Connections, NotStored, Writer
 from tests.simulation.database import Database
 from tests.simulation.plan import Post, thread_key
 from tests.simulation.witness import BrokenError

@@ -10,7 +10,7 @@ import pytest
 from slack_sdk.errors import SlackApiError
 
 from surelane_worker import Context, Event, Handlers
-from surelane_worker.builtin.authors import BY_BOT
+from surelane_worker.builtin.messages import BY_BOT
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.wiring import with_answers

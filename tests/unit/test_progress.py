@@ -9,10 +9,9 @@ import pytest
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Settled
 from surelane_service.logs import get_logger
-from surelane_worker.handling import progress as progressing
-from surelane_worker.handling.attempt import Attempt
+from surelane_worker.handling import attempt as attempts
+from surelane_worker.handling.attempt import Attempt, Progress
 from surelane_worker.handling.outcomes import Suspend
-from surelane_worker.handling.progress import Progress
 from surelane_worker.slack.notes import ClaimLostError
 
 
@@ -42,7 +41,7 @@ class Fence:
 
 @pytest.fixture(autouse=True)
 def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progressing, "BETWEEN", 3600)
+    monkeypatch.setattr(attempts, "BETWEEN", 3600)
 
 
 def begun() -> tuple[Fence, Progress]:
@@ -76,7 +75,7 @@ async def test_many_texts_within_a_pause_are_two_writes_and_the_end_waits_for_on
 
 
 async def test_a_text_is_written_after_the_pause_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progressing, "BETWEEN", 0.01)
+    monkeypatch.setattr(attempts, "BETWEEN", 0.01)
     fence, progress = begun()
     async with asyncio.timeout(30):
         for text in ("first", "last"):

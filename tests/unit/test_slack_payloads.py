@@ -1,7 +1,5 @@
 """Payloads name a place for the reply, modals keep what was entered, and some errors are final."""
 
-import json
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +8,8 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from surelane.events import Event
-from surelane.slack import Place, place_of
+from surelane.slack import Place, place_of, response_url_of
+from surelane_worker.handling.answers import late_view
 from surelane_worker.slack.client import (
     NowhereToReplyError,
     ResponseRefusedError,
@@ -19,8 +17,6 @@ from surelane_worker.slack.client import (
     slack_error,
     unknown_whether_done,
 )
-from surelane_worker.slack.modals import late_view
-from surelane_worker.slack.places import response_url_of
 
 
 def inner(**fields: Any) -> dict[str, Any]:
@@ -67,9 +63,9 @@ def test_place(payload: dict[str, Any], place: Place) -> None:
     [{"response_url": "https://r"}, {"response_urls": [{"block_id": "b", "response_url": "https://r"}]}],
 )
 def test_only_an_event_of_slacks_has_aresponse_url_of(named: dict[str, Any]) -> None:
-    now, body = datetime(2025, 1, 1, tzinfo=UTC), json.dumps({"channel": "C1", **named})
-    assert response_url_of(Event(1, "slack.view_submission", now, 1, 1, now, body)) == "https://r"
-    assert response_url_of(Event(1, "agent-turn", now, 1, 1, now, body)) is None
+    payload = {"channel": "C1", **named}
+    assert response_url_of("slack.view_submission", payload) == "https://r"
+    assert response_url_of("agent-turn", payload) is None
 
 
 OPTION = {"text": {"type": "plain_text", "text": "One"}, "value": "1"}

@@ -1,9 +1,11 @@
-"""Choose the services' ports: from the settings, else the defaults, else free ones."""
+"""Choose the services' ports: from the settings, else the defaults, else free ones. Keep one while processes change."""
 
+import asyncio
 import socket
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from surelane.errors import SettingsError
 
@@ -14,10 +16,8 @@ class Wanted:
 
     setting: str
     """The variable that sets it."""
-
     given: int | None
     """Its value: 0 means any free port, ``None`` means that it is not set."""
-
     default: int
 
 
@@ -51,3 +51,38 @@ def _listener(host: str, port: Wanted) -> socket.socket:
 
 def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+class Front:
+    """A port that stays: it passes connections on to the port of the current process."""
+
+    def __init__(self) -> None:
+        self.behind: str | None = None
+        """A URL of the current process; ``None``: there is none, so connections are closed."""
+
+    @asynccontextmanager
+    async def serving(self, host: str, port: int) -> AsyncIterator[None]:
+        """Listen for the length of the block."""
+        server = await asyncio.start_server(self._pass_on, host, port)
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            behind = urlsplit(self.behind or "")
+            there, answer = await asyncio.open_connection(behind.hostname, behind.port)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(_copy(reader, answer), _copy(there, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    with suppress(OSError):
+        writer.close()

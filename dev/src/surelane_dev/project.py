@@ -18,10 +18,8 @@ class Project:
     root: Path
     handlers: str | None = None
     """``module:attribute`` of the handlers; ``None``: the built-in ones."""
-
     manifest: Path | None = None
     """The manifest of the Slack app, for the simulator."""
-
     model: str | None = None
     """The model of agents. ``fake``: the simulator's, which needs no account."""
 

@@ -18,8 +18,8 @@ from http import HTTPStatus
 import aiohttp
 
 from surelane.errors import SurelaneError
-from surelane_dev.front import Front
 from surelane_dev.output import Output
+from surelane_dev.ports import Front
 from surelane_dev.processes import ChildProcess
 from surelane_service.lifecycle import EXIT_SETTINGS
 

@@ -18,9 +18,8 @@ from surelane.errors import SettingsError, SurelaneError
 from surelane_dev.accounts import prepare
 from surelane_dev.changes import watch
 from surelane_dev.dev_settings import DevSettings
-from surelane_dev.front import Front
 from surelane_dev.output import Output
-from surelane_dev.ports import Wanted, choose
+from surelane_dev.ports import Front, Wanted, choose
 from surelane_dev.postgres import embedded
 from surelane_dev.processes import ChildProcess
 from surelane_dev.program import MODULES

@@ -9,7 +9,7 @@ from slack_sdk.signature import Clock, SignatureVerifier
 from surelane.errors import SettingsError
 from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.interactions import Interactions, ResponseUrl
-from surelane_dev.simulator.posting.signing import signed_headers
+from surelane_dev.simulator.posting.post import signed_headers
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.webapi.tiers import IN_CHANNEL, RateLimitedError, RateLimits

@@ -1,6 +1,5 @@
 """Call a running simulator's control API, from the command line and from tests."""
 
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -27,9 +26,7 @@ class SimulatorClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def say(self, text: str, **fields: Any) -> JSON:  # noqa: ANN401 - those of `MessageInput`

@@ -10,7 +10,7 @@ from typing import Any
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
-from surelane.slack import Place, place_of
+from surelane.slack import CHANNEL_ID, Place, place_of
 from surelane_agents.markdown import settled
 from surelane_agents.shown import is_blank
 from surelane_agents.tables import chunks_of
@@ -18,7 +18,6 @@ from surelane_agents.thread import quiet
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.chunks import content_of, cut, open_fence
 from surelane_worker.slack.limits import SlackBusyError
-from surelane_worker.slack.places import CHANNEL_ID
 from surelane_worker.slack.replies import SCOPE
 from surelane_worker.slack.stream import Stream
 

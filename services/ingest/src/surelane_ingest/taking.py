@@ -1,20 +1,24 @@
-"""Take what Slack sends, over HTTP or Socket Mode: store events, wait for their answers, and note the rest."""
+"""Take what Slack sends, over HTTP or Socket Mode: store events, wait for their answers, and note the rest.
 
+Bots' messages beyond a bound are not taken.
+"""
+
+import asyncio
 import json
 import secrets
+from collections import OrderedDict, deque
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from surelane.codec import Codec, SealedError
 from surelane.errors import SurelaneError, described
-from surelane.slack import key_of
+from surelane.slack import is_shared, key_of, place_of
 from surelane_ingest import envelope
 from surelane_ingest.answers import AnswerWaits, Request
 from surelane_ingest.app import RequestRefused
 from surelane_ingest.dropped import Notes
 from surelane_ingest.installing import Installer
-from surelane_ingest.loops import Loops
 from surelane_ingest.writer import Answer, NotStored, Writer, answered, delivered, send_span
 from surelane_service.logs import Logger, get_logger
 from surelane_service.modals import said
@@ -29,6 +33,49 @@ REFUSED = "false"
 MOST_UNTAKEN = 100
 NO_RETRY = {"x-slack-no-retry": "1"}
 """Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
+
+WITHIN = 60.0
+"""Seconds within which the messages of a thread are counted."""
+MOST_THREADS = 10_000
+"""Threads that are remembered. Beyond it, the one that was quiet for longest is forgotten."""
+
+Thread = tuple[str | None, str | None, str | None]
+
+
+class Loops:
+    """Count the messages of each thread since a person wrote there: two bots may answer each other endlessly.
+
+    This process alone knows the counts.
+    """
+
+    def __init__(self, most: int) -> None:
+        """``most``: how many are taken in :data:`WITHIN`."""
+        self._most = most
+        self._threads: OrderedDict[Thread, deque[float]] = OrderedDict()
+
+    def refuses(self, event: envelope.Take) -> bool:
+        """Return whether an event is one too many. A person's message ends the count of its thread."""
+        if event.by_person is None:
+            return False
+        thread = _thread(event)
+        if event.by_person:
+            self._threads.pop(thread, None)
+            return False
+        since = asyncio.get_running_loop().time() - WITHIN
+        taken = self._threads.get(thread, deque[float]())
+        while taken and taken[0] <= since:
+            taken.popleft()
+        return len(taken) >= self._most
+
+    def count(self, event: envelope.Take) -> None:
+        """Count an event that was stored, and not for the second time."""
+        if event.by_person is not False:
+            return
+        thread = _thread(event)
+        self._threads.setdefault(thread, deque()).append(asyncio.get_running_loop().time())
+        self._threads.move_to_end(thread)
+        if len(self._threads) > MOST_THREADS:
+            self._threads.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -172,3 +219,12 @@ def _unanswered(event: envelope.Take) -> str | None:
     if event.kind != SUBMISSION or not isinstance(view, dict) or not view.get("title"):
         return None
     return json.dumps({"response_action": "update", "view": said(view, ARRIVED)})
+
+
+def _thread(event: envelope.Take) -> Thread:
+    """Return the thread of a message; a direct message that begins one belongs to those beside it."""
+    payload = event.payload or {}
+    place = place_of(payload)
+    top_level = (place.channel or "").startswith("D") and place.thread_ts == place.message_ts
+    workspace = None if is_shared(payload) else place.workspace
+    return workspace, place.channel, None if top_level else place.thread_ts

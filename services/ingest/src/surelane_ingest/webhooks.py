@@ -17,10 +17,9 @@ from pydantic import SecretBytes
 from surelane import errors
 from surelane.codec import RESULT, Codec, Location, SealedError
 from surelane_ingest.app import JSON, RequestRefused
-from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import IngestMetrics
-from surelane_ingest.writer import NotStored, answered, send_span
+from surelane_ingest.writer import Connections, NotStored, answered, send_span
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.spans import Tracer, within

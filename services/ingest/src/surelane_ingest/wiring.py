@@ -15,18 +15,16 @@ from surelane.calls import Pool
 from surelane.codec import Codec, codec_of
 from surelane_ingest.answers import PATIENCE, AnswerWaits, Patience
 from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
-from surelane_ingest.connections import Connections
 from surelane_ingest.dropped import Notes
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
-from surelane_ingest.loops import Loops
 from surelane_ingest.slack import PATHS, SWITCHED_OFF, Signatures, slack_urls
 from surelane_ingest.socket_mode import Shared, SocketLinks, socket_mode
-from surelane_ingest.taking import Taker
+from surelane_ingest.taking import Loops, Taker
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
-from surelane_ingest.writer import FLUSHERS, MAX_BATCH, Writer
+from surelane_ingest.writer import FLUSHERS, MAX_BATCH, Connections, Writer
 from surelane_service.installations import Installations
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger

@@ -23,8 +23,8 @@ from surelane_service.service_settings import load_settings, warn_of_misspelled,
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
-from surelane_worker.builtin import failures, questions
-from surelane_worker.builtin.authors import Authors
+from surelane_worker.builtin import questions
+from surelane_worker.builtin.messages import Authors, failure_hooks
 from surelane_worker.duties import beside
 from surelane_worker.extensions import adapted, extension_for, extensions, start_extensions
 from surelane_worker.handling.handler import HandlersError
@@ -214,7 +214,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     if not settings.bot_messages:
         registered_in(together).middlewares.append(Authors())
     if settings.failure_reply != "off":
-        together.include(failures.hooks_for(loaded))
+        together.include(failure_hooks(loaded))
     return together
 
 

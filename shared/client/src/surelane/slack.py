@@ -5,8 +5,9 @@ such as ``agent.event_channel``. ``tests/sql/test_payloads.py`` holds both to ea
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Payload = Mapping[str, Any]
@@ -17,6 +18,8 @@ ANSWERS = "surelane.answer"
 """The kind of clicks on those."""
 SHARED = "is_ext_shared_channel"
 """The envelope's field that says whether several organizations share the channel (Slack Connect)."""
+CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
+"""A job's payload may have another word where a channel's id is expected, such as ``slack``."""
 MAX_KEY = 200
 """The most characters of a key that is stored as it is. A longer one is replaced by its hash."""
 
@@ -75,6 +78,11 @@ class Place:
     team: str | None = None
     workspace: str | None = None
 
+    @property
+    def around(self) -> str | None:
+        """The thread that a message or a click is in; ``None``: it is in the channel itself."""
+        return None if self.thread_ts == self.message_ts else self.thread_ts
+
 
 def place_of(payload: object) -> Place:
     """Return the place of a payload; what it does not name is ``None``."""
@@ -91,6 +99,25 @@ def place_of(payload: object) -> Place:
         team=text_at(inner, _paths("user_team", "user.team_id")) or text_at(payload, TEAM),
         workspace=workspace_of(payload),
     )
+
+
+def answered_at(payload: Payload) -> Place:
+    """Return where an event is answered. A message that one person sees begins no thread."""
+    place = place_of(payload)
+    if object_in(payload.get("container")).get("is_ephemeral"):
+        return replace(place, thread_ts=place.around)
+    return place
+
+
+def response_url_of(kind: str, payload: Payload) -> str | None:
+    """Return the URL for answers to a command or an interaction, a secret. A modal may have a list of them.
+
+    A job has none: its payload comes from its producer, who may not choose where the worker posts.
+    """
+    if not kind.startswith("slack."):
+        return None
+    first = object_in(first_in(payload.get("response_urls")))
+    return text_in(payload.get("response_url")) or text_in(first.get("response_url"))
 
 
 def inner_event(payload: object) -> dict[str, Any]:

@@ -4,16 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SETTABLE = (
-    "type",
-    "title",
-    "submit",
-    "close",
-    "blocks",
-    "callback_id",
-    "external_id",
-    "private_metadata",
-    "clear_on_close",
-    "notify_on_close",
+    *("type", "title", "submit", "close", "blocks", "callback_id", "external_id", "private_metadata"),
+    *("clear_on_close", "notify_on_close"),
 )
 """The parts of a view that an app may set. Slack adds others, such as its id."""
 

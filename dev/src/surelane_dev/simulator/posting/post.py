@@ -8,9 +8,9 @@ import time
 from datetime import timedelta
 
 import aiohttp
+from slack_sdk.signature import SignatureVerifier
 
 from surelane_dev.simulator.posting.delivery import PATH, Delivery, DeliveryAttempt
-from surelane_dev.simulator.posting.signing import signed_headers
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 
 USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"
@@ -58,6 +58,15 @@ class Post:
             headers["X-Slack-Retry-Num"] = str(retry_num)
             headers["X-Slack-Retry-Reason"] = retry_reason or "unknown_error"
         return headers
+
+
+def signed_headers(secret: str, body: bytes, timestamp: int) -> dict[str, str]:
+    """Return the two headers that prove that a request with this body comes from Slack.
+
+    ``timestamp``: seconds since the epoch. The receiver refuses one that is more than 300 seconds off.
+    """
+    signature = SignatureVerifier(secret).generate_signature(timestamp=str(timestamp), body=body)
+    return {"X-Slack-Request-Timestamp": str(timestamp), "X-Slack-Signature": str(signature)}
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,6 @@ PEOPLE = (
 ON_CALL = Group("S0ONCALL01", "oncall", "On call", (PEOPLE[0].id, PEOPLE[1].id))
 BOT = User("U0SURELANE", "surelane", "Surelane", is_bot=True)
 
-
 GRID = "E0ACMEGRID"
 """An Enterprise Grid organization."""
 OTHERS = {
@@ -24,7 +23,6 @@ OTHERS = {
     "T0BAKERY01": ("Bakery", None, ("Sarah Marks", "Ida Tacke")),
 }
 """The workspaces that can install the app by OAuth: their names, their organization, and their people."""
-
 
 SHARED = "C0SHARED01"
 """The channel *orders*, which Acme East and Bakery share."""

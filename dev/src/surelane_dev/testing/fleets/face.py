@@ -28,8 +28,7 @@ from surelane_dev.testing.fleets.slack import Answering, MessagesInMemory, clien
 from surelane_dev.testing.fleets.virtual import EPOCH, HERE, VirtualLoop, virtual_time
 from surelane_dev.testing.fleets.wire import Host, Net, Wire, with_host
 from surelane_dev.testing.story import stories
-from surelane_ingest.connections import Connections
-from surelane_ingest.writer import Writer
+from surelane_ingest.writer import Connections, Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
 from surelane_worker import Handlers, assembly

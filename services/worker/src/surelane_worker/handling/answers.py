@@ -1,21 +1,31 @@
-"""Answer commands, modals and menus in the HTTP response to Slack's request.
+"""Answer commands, modals and menus in the HTTP response to Slack's request, and a modal also later.
 
-:func:`answer_text` makes the body that a kind takes, and refuses parts that Slack would not understand.
+:func:`answer_text` makes the body that a kind takes, and refuses parts that Slack would not understand. If the request
+of a modal no longer waits, ingest has let the modal say that its input has arrived, and :func:`answer_modal` replaces
+that. Slack takes ``errors`` in the response alone. So the modal is then shown again with what the person entered, and
+with the errors below the inputs.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
+from slack_sdk.errors import SlackApiError
 from slack_sdk.models import JsonObject
 
 from surelane.errors import SurelaneError, described
 from surelane.events import Event
+from surelane.slack import object_in
 from surelane_service.engine import EMPTY, Engine
 from surelane_service.logs import get_logger
+from surelane_service.modals import replaced, said
 from surelane_service.subscriptions import COMMAND
+from surelane_worker.slack.chunks import LONGEST_SECTION
+from surelane_worker.slack.client import final_reason
+from surelane_worker.slack.notes import Notebook
+from surelane_worker.slack.replies import Replies
 
 ResponseType = Literal["ephemeral", "in_channel"]
 ResponseAction = Literal["errors", "update", "push", "clear"]
@@ -36,6 +46,12 @@ TAKES = {
 }
 WAIT = timedelta(seconds=10)
 """No request waits for so long: it has 2.5 seconds. The rest allows for clocks that differ."""
+ACKNOWLEDGED = "ack"
+"""The note that an attempt has answered a modal. A later attempt leaves the modal alone."""
+ACCEPTED = "Your input was accepted. You may close this window."
+UNHANDLED = "Nothing took your input. Please tell the people who run this app."
+ERROR = "surelane.error:"
+"""How the id of a block with an error begins. The block's own id follows."""
 
 log = get_logger("surelane_worker.handling.answers")
 
@@ -173,3 +189,64 @@ class AnswerSender:
                 if not answer.done():  # its handler may be cancelled
                     answer.set_result(event.id in taken)
                 taken.discard(event.id)  # of two answers in one call, one was taken
+
+
+async def answer_modal(
+    replies: Replies, notebook: Notebook, event: Event, answer: str, *, taken: bool
+) -> bool:
+    """Show an answer (JSON) that Slack's request has not ``taken``, once. Return whether the person sees it."""
+    if not taken:
+        if notebook.call(ACKNOWLEDGED):
+            return False
+        try:
+            await replies.update_view(event, late_view(event.payload["view"], json.loads(answer)))
+        except SlackApiError as error:
+            if final_reason(error) is None:
+                raise
+            return False
+    await notebook.note_call(ACKNOWLEDGED, "yes")
+    return True
+
+
+def late_view(view: Mapping[str, Any], answer: object) -> dict[str, Any]:
+    if answer is False:
+        return said(view, UNHANDLED)
+    given = object_in(answer)
+    match given.get("response_action"):
+        case "errors":
+            return replaced(view, blocks=list(_with_errors(view, given["errors"])))
+        case "update" | "push":
+            shown: dict[str, Any] = given["view"]
+            return shown
+    return said(view, ACCEPTED)
+
+
+def _with_errors(view: Mapping[str, Any], errors: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    values = object_in(object_in(view.get("state")).get("values"))
+    for block in view["blocks"]:
+        name = block.get("block_id", "")
+        if name.startswith(ERROR):
+            continue
+        yield _filled(block, object_in(values.get(name)))
+        if name in errors:
+            told = f":warning: {errors[name]}"[:LONGEST_SECTION]
+            text = {"type": "plain_text", "text": told, "emoji": True}
+            yield {"type": "context", "block_id": f"{ERROR}{name}"[:255], "elements": [text]}
+
+
+def _filled(block: dict[str, Any], entered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an input with what was entered as its initial value."""
+    element = object_in(block.get("element"))
+    if block["type"] != "input" or not element:
+        return block
+    given = object_in(entered.get(element.get("action_id", "")))
+    bare = {name: part for name, part in element.items() if not name.startswith("initial_")}
+    initial = {_initial(name): value for name, value in given.items() if value and _initial(name)}
+    return block | {"element": bare | initial}
+
+
+def _initial(name: str) -> str:
+    """Return the name of an element's initial value by the name of its value in a view's state."""
+    if name.startswith("selected_"):
+        return name.replace("selected", "initial", 1)
+    return "initial_value" if name in ("value", "rich_text_value") else ""

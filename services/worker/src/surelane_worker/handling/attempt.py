@@ -2,33 +2,42 @@
 
 import asyncio
 import json
+import re
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, cast
 
-from surelane.codec import Codec
+from surelane.codec import Codec, SealedError
 from surelane.drivers import Row
+from surelane.errors import SurelaneError, described
 from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
-from surelane_service.lifecycle import RUN
+from surelane_service.lifecycle import RUN, apart, sleep_unless
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, AnswerSender
 from surelane_worker.handling.asks import Asks
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import AttemptTasks, Suspended
 from surelane_worker.handling.outcomes import Backoff
-from surelane_worker.handling.progress import Progress
+from surelane_worker.handling.records import plain
 from surelane_worker.handling.routes import FIRST
 from surelane_worker.handling.steps import Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
 from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.notes import Notebooks
+from surelane_worker.slack.notes import ClaimLostError, Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import BotTokens, Refresher
 from surelane_worker.worker_settings import WorkerSettings
+
+LONGEST_PROGRESS = 200
+"""Characters of a progress, which is cut, and of a tag's value."""
+BETWEEN = 1.0
+"""Seconds between two writes of a progress, unless the attempt ends."""
+_TAG = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,38 @@ class OrderedQueue(Queue):
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
         await self._before()
         return await self._calls.fetch(query, *arguments)
+
+
+class Progress:
+    """The latest text about one event. Background tasks write it, so that the handler does not wait."""
+
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
+        self._text = self._written = ""
+        self._ending = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+
+    def say(self, text: str) -> None:
+        text = plain(str(text))
+        self._text = text if len(text) <= LONGEST_PROGRESS else f"{text[: LONGEST_PROGRESS - 1]}…"
+        if self._writing is None or self._writing.done():
+            self._writing = apart(self._write())
+
+    async def end(self) -> None:
+        """Write the last text, if it is not written yet. A stop of the handler ends the wait for it."""
+        self._ending.set()
+        if self._writing is not None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._writing])
+
+    async def _write(self) -> None:
+        while self._written != self._text:
+            self._written = self._text  # also if this fails: nothing tries again
+            try:
+                await self._fence.send(self._fence.engine.store_progress, self._written)
+            except (ClaimLostError, SurelaneError, SealedError) as error:
+                self._fence.log.warning("the progress was not stored", **described(error))
+            await sleep_unless(self._ending, BETWEEN)
 
 
 class Attempt:
@@ -289,3 +330,28 @@ class Attempt:
         """
         if not self.answered and (completed or self.events[0].kind != SUBMISSION):
             self.services.answers.acknowledge(self.events[0])
+
+
+class TagError(ValueError):
+    """A tag cannot be set; none of the call's tags was."""
+
+
+async def set_tags(fences: Iterable[Fence], tags: Mapping[str, object]) -> None:
+    """Set tags of events; see :meth:`Context.tag`."""
+    for name in tags:
+        if not _TAG.fullmatch(name):
+            raise TagError(f"the name of a tag has 1 to 40 letters, digits, _, . and -: {name!r:.80}")
+    checked = {name: _tag_value(name, value) for name, value in tags.items()}
+    for fence in fences:
+        await fence.send(fence.engine.store_tags, checked)
+
+
+def _tag_value(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | int | float):
+        raise TagError(f"tag {name} is a {type(value).__name__}: give it a text or a number")
+    text = value if isinstance(value, str) else json.dumps(value)
+    if not 0 < len(text) <= LONGEST_PROGRESS or not text.isprintable():
+        raise TagError(f"the value of tag {name} has 1 to {LONGEST_PROGRESS} printable characters")
+    return text

@@ -11,15 +11,13 @@ from surelane.events import Event
 from surelane.jobs import Continuation, Job, Priority
 from surelane.queue import Queue
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import SUBMISSION, Body, Parts, answer_text
+from surelane_worker.handling.answers import SUBMISSION, Body, Parts, answer_modal, answer_text
 from surelane_worker.handling.asks import Answer, People
-from surelane_worker.handling.attempt import Attempt
+from surelane_worker.handling.attempt import Attempt, set_tags
 from surelane_worker.handling.children import IfFailed, run_child
 from surelane_worker.handling.outcomes import Anew, FanOut, Pause
-from surelane_worker.handling.progress import set_tags
 from surelane_worker.handling.shapes import StepCall, StepMismatchError
 from surelane_worker.handling.transactions import Transaction
-from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.replies import Replies
 from surelane_worker.worker_settings import WorkerSettings
 

@@ -20,7 +20,7 @@ from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane.slack import Place, object_in, place_of, text_in
+from surelane.slack import Place, answered_at, object_in, place_of, response_url_of, text_in
 from surelane_service.logs import Logger
 from surelane_worker.slack.chunks import update_of
 from surelane_worker.slack.client import (
@@ -38,7 +38,6 @@ from surelane_worker.slack.client import (
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
-from surelane_worker.slack.places import answered, response_url_of, taken, thread_around, thread_of, within
 from surelane_worker.slack.stream import INTERVAL, Begun, Stream, StreamMessage
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
@@ -114,7 +113,7 @@ class Replies:
         """
         if not isinstance(event, Event):
             raise TypeError(f"write reply(event, text): its first argument is a {type(event).__name__}")
-        place, response_url = answered(event), response_url_of(event)
+        place, response_url = answered_at(event.payload), response_url_of(event.kind, event.payload)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         noted = notebook.reply(ordinal)
@@ -123,7 +122,7 @@ class Replies:
             return noted or None
         if response_url and "channel" not in arguments:
             try:
-                await self._respond(response_url, text, {**within(place, arguments), **arguments})
+                await self._respond(response_url, text, {**_within(place, arguments), **arguments})
             except ResponseRefusedError as refused:
                 if refused.status not in GONE:
                     raise
@@ -136,7 +135,7 @@ class Replies:
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
     ) -> str:
         notebook, arguments = self._notebooks.of(event), dict(arguments)
-        thread = taken(place, arguments)
+        thread = _taken(place, arguments)
 
         async def find() -> str | None:
             return (await self._sent.look(event, thread)).get(ordinal)
@@ -197,12 +196,12 @@ class Replies:
         Args:
             arguments: any of ``chat.postEphemeral``'s.
         """
-        place = answered(event)
+        place = answered_at(event.payload)
         arguments = {"user": place.user, **arguments}
-        thread = taken(place, arguments)
+        thread = _taken(place, arguments)
         await self._sent.check_thread(event, thread)
         if thread.ts == place.message_ts:  # Slack shows it in a thread only if the thread has replies
-            thread = replace(thread, ts=thread_around(place))
+            thread = replace(thread, ts=place.around)
         await self._check_claim()
         try:
             await self._once.chat_postEphemeral(
@@ -225,13 +224,13 @@ class Replies:
 
         A refusal is logged, and fails nothing.
         """
-        thread = thread_of(event)
+        thread = _thread_of(event)
         set_ = partial(self._client.assistant_threads_setStatus, **thread, status=status, **arguments)
         await self._decorate(set_, *thread.values())
 
     async def set_title(self, event: Event, title: str, **arguments: Any) -> None:
         """Give an assistant's thread a title. A refusal is logged, and fails nothing."""
-        thread = thread_of(event)
+        thread = _thread_of(event)
         set_ = partial(self._client.assistant_threads_setTitle, **thread, title=title, **arguments)
         await self._decorate(set_, *thread.values())
 
@@ -240,7 +239,7 @@ class Replies:
 
         A refusal is logged, and fails nothing.
         """
-        thread = thread_of(event)
+        thread = _thread_of(event)
         offered = [{"title": title, "message": message} for title, message in prompts.items()]
         set_ = partial(
             self._client.assistant_threads_setSuggestedPrompts, **thread, prompts=offered, **arguments
@@ -336,7 +335,7 @@ class Replies:
         Raises:
             aiohttp.ClientError: its bytes could not be sent.
         """
-        thread, event = taken(place_of(event.payload), arguments), self._owner or event
+        thread, event = _taken(place_of(event.payload), arguments), self._owner or event
         name = self._call_name(event, "files.upload")
         notebook = self._notebooks.of(event)
         if uploaded := notebook.call(name):
@@ -395,7 +394,7 @@ class Replies:
                 ``unfurl_links`` and ``unfurl_media``, for a text that is posted because Slack refused its stream.
         """
         place = place_of(event.payload)
-        thread = taken(place, arguments)
+        thread = _taken(place, arguments)
         if not thread.ts:
             raise NowhereToReplyError
         arguments.setdefault("recipient_team_id", place.team)
@@ -431,3 +430,25 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
+
+
+def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
+    """Take out of a message's arguments where it is to stand: by default at the place of the event."""
+    channel = arguments.pop("channel", place.channel)
+    if not channel:
+        raise NowhereToReplyError
+    thread_ts = place.thread_ts if channel == place.channel else None
+    return Thread(channel, arguments.pop("thread_ts", thread_ts), place.since)
+
+
+def _within(place: Place, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what lets the answer through a response URL stand in the thread of the click or the command."""
+    if place.around is None or arguments.get("replace_original") or arguments.get("delete_original"):
+        return {}
+    return {"thread_ts": place.around, "replace_original": False}
+
+
+def _thread_of(event: Event) -> dict[str, Any]:
+    """Return the event's thread as the methods of assistants' threads name it."""
+    place = place_of(event.payload)
+    return {"channel_id": place.channel, "thread_ts": place.thread_ts}
