@@ -40,7 +40,7 @@ class Intake(Measured):
     """The functions of role ``agent_ingest``. Methods raise errors of :mod:`surelane.errors` alone."""
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = Calls(database, cuts=True)
+        self.calls = Calls(database, cuts=True)
 
     async def insert_events(
         self,
@@ -59,12 +59,12 @@ class Intake(Measured):
             Conflict, InvalidInput: another transaction blocks one, or PostgreSQL cannot hold one: insert each alone.
         """
         statement = "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal"
-        rows = await self._database.fetch(statement, events, traceparents, item_keys)
+        rows = await self.calls.fetch(statement, events, traceparents, item_keys)
         return [Inserted(row["id"], row["duplicate"]) for row in rows]
 
     async def takes_events(self) -> None:
         """Store an event and take it back. The error says why the database takes none."""
-        await self._database.call("takes_events")
+        await self.calls.call("takes_events")
 
     async def insert_requests(
         self,
@@ -84,7 +84,7 @@ class Intake(Measured):
         statement = (
             "select id, duplicate, waits from agent.insert_requests($1, $2, $3, $4, $5) order by ordinal"
         )
-        rows = await self._database.fetch(statement, events, traceparents, item_keys, waits, channel)
+        rows = await self.calls.fetch(statement, events, traceparents, item_keys, waits, channel)
         return [(Inserted(row["id"], row["duplicate"]), row["waits"]) for row in rows]
 
     async def take_answers(
@@ -94,19 +94,19 @@ class Intake(Measured):
 
         From then on, an answer to those of ``ending`` is refused. Events name the requests.
         """
-        rows = await self._database.rows("take_answers", channel, requests, ending)
+        rows = await self.calls.rows("take_answers", channel, requests, ending)
         return {row["event_id"]: row["answer"] for row in rows}
 
     async def fire_trigger(
         self, name: str, webhook_id: str, payload: str, traceparent: str | None = None
     ) -> Inserted:
         """Store a webhook's call (JSON text) as a ``trigger-fire`` event; a repeated delivery returns the first."""
-        (row,) = await self._database.rows("fire_trigger", name, webhook_id, payload, traceparent)
+        (row,) = await self.calls.rows("fire_trigger", name, webhook_id, payload, traceparent)
         return Inserted(row["id"], row["duplicate"])
 
     async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
         """End an event that one of these agents was asked to do: ``done``, ``running`` (try again) or ``unknown``."""
-        return await self._database.call("answer_dispatch", identity, agents, result)
+        return await self.calls.call("answer_dispatch", identity, agents, result)
 
     async def note_dropped(self, deliveries: Sequence[tuple[float, Dropped]]) -> None:
         """Keep that deliveries became no event, each with the seconds since it came."""
@@ -114,11 +114,11 @@ class Intake(Measured):
             [round(age, 1), each.key, each.kind, each.reason, each.workspace, each.channel, each.ts]
             for age, each in deliveries
         ]
-        await self._database.call("note_dropped", json.dumps(rows))
+        await self.calls.call("note_dropped", json.dumps(rows))
 
     async def announce_sockets(
         self, name: str, app_id: str, sockets: int | None, *, of_the_app: int | None = None
     ) -> Sockets:
         """Say how many connections this process has or opens; ``None``: it ends. ``of_the_app``: as Slack just said."""
-        (row,) = await self._database.rows("announce_sockets", name, app_id, sockets, of_the_app)
+        (row,) = await self.calls.rows("announce_sockets", name, app_id, sockets, of_the_app)
         return Sockets(row["ours"], row["others"], row["unsure"], row["told_ago"])

@@ -93,7 +93,7 @@ class Reads(Measured):
 
     def __init__(self, database: Pool | Connection, codec: Codec = PLAIN) -> None:
         """Use a connection or a pool. ``codec`` opens and seals what people wrote."""
-        self.calls = self._database = Calls(database)
+        self.calls = Calls(database)
         self.codec = codec
         self.audit = Audit(database)
         """What was done, by whom."""
