@@ -14,7 +14,6 @@ from typing import Any
 from surelane.events import Event
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host
-from surelane_worker.builtin import questions
 from surelane_worker.handling.bounds import Limit
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers
@@ -112,8 +111,6 @@ class Witness:
     def handlers(self, host: Host, version: Version, kinds: Collection[str]) -> Handlers:  # noqa: C901 - one after another
         """Return the handlers of a worker."""
         handlers = Handlers()
-        if "questions" in kinds:
-            handlers.include(questions.handlers)
         random = Random(f"{host.name} {self.seed}")
 
         def on(kind: str, **bounds: Any) -> Callable[[Any], Any]:
