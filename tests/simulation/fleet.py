@@ -37,6 +37,7 @@ from surelane_dev.testing.fleets.virtual import EPOCH, HERE
 from surelane_dev.testing.fleets.wire import FaultRates, Host, Net
 from surelane_encryption.envelopes import key_id_of
 from surelane_service.engine import DEAD_FOR
+from surelane_worker.builtin import questions
 from surelane_worker.running import watching
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
@@ -369,6 +370,8 @@ class Fleet(Senders):
         for feature in self.features.values():
             feature.handle(handlers.on, host, Random(f"{host.name} {feature.kinds} {self.plan.seed}"))
         self.slack.mentions.include(handlers, host)
+        if "questions" in self.plan.kinds:  # last, as in a worker: they take the edits that are left
+            handlers.include(questions.handlers)
         context = copy_context()
         context.run(HERE.set, host)
         settings = _settings(self.plan.encrypted, "hasty" in self.features)
