@@ -281,8 +281,8 @@ create or replace function agent.claim_stands
 language sql stable parallel safe
 return array_upper(_claimed, 1) = _claim and _claimed_by = coalesce(_worker, _claimed_by);
 
--- Adds new kinds to agent.kind. One that another transaction is just adding is left to it after 30
--- ms. If that rolls back, the next insert of the kind or sweep adds it.
+-- Adds new kinds to agent.kind. Another transaction may be adding the same kind: after 30 ms, it is
+-- left to that one. If that rolls back, the next insert of the kind or sweep adds it.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql security definer set plan_cache_mode = force_generic_plan set lock_timeout = '30ms' as $$
 declare _kind text;

@@ -13,7 +13,8 @@ create table if not exists agent.version
 ( version text not null
 , min_compatible text not null
 , constraint both_semantic_and_in_order check
-  ( case when version || ' ' || min_compatible || ' ' ~ '^((0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(rc\d{1,4})? ){2}$'
+  ( case when version || ' ' || min_compatible || ' '
+      ~ '^((0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(rc\d{1,4})? ){2}$'
     then pg_catalog.string_to_array(pg_catalog.split_part(min_compatible, 'rc', 1), '.')::int4[]
       <= pg_catalog.string_to_array(pg_catalog.split_part(version, 'rc', 1), '.')::int4[]
     else false end

@@ -153,7 +153,7 @@ class Installs:
             self.refreshes[grant.refresh_token] = grant
 
     def grant_of(self, token: str | None) -> Grant | None:
-        """Return the grant of a token; ``None`` for a token that was not given here. One that is over is refused."""
+        """Return the grant of a token; ``None``: the token was not given here. An expired token is refused."""
         grant = self.grants.get(token or "")
         if grant is None:
             return None

@@ -1,4 +1,4 @@
-"""Read the requests of the control API, and answer those that cannot be used."""
+"""Read the requests of the control API. A request that cannot be used gets an error."""
 
 import json
 from collections.abc import Awaitable, Callable
