@@ -19,7 +19,7 @@ JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(SLOWEST),--slowest-files=$(SLOWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test rest test-all fuzz simulate interleavings neighbours mutants soak matrix check format bench packages release images docs lock clean
+.PHONY: help up test rest test-all fuzz simulate interleavings neighbours pictures mutants soak matrix check format bench packages release images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ matrix: ## run the whole suite on each Python and PostgreSQL that this machine h
 
 interleavings: .venv/test.stamp ## run all pairs of the queue's calls in overlapping transactions, in every order
 	@$(BIN)/python -m pytest -n $(JOBS) -m interleavings tests/interleavings
+
+pictures: .venv/browser.stamp ## make the documentation's pictures of both pages anew
+	@SURELANE_RECORD=1 $(BIN)/python -m pytest -q -n 0 -m browser tests/browser/test_pictures.py
 
 neighbours: .venv/test.stamp ## install and run the queue on databases as others have them: settings, platforms, change capture
 	@$(BIN)/python -m pytest -n $(JOBS) -m neighbours tests/neighbours

@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from benchmarks.consumer import Consumer
 from benchmarks.fill import KIND, PAYLOAD_BYTES
 from benchmarks.programs.handlers import TIMED
+from benchmarks.server import connected
 from surelane.calls import Connection
 
 BATCH = 100
+STEP = 0.02
+"""Seconds between two inserts at a rate."""
 AHEAD = 2000
 """The number of unhandled events above which the producer waits."""
 
@@ -31,6 +34,29 @@ async def supply(connection: Connection, handled: Callable[[], int], seconds: fl
         else:
             await asyncio.sleep(0.001)
     return inserted
+
+
+@asynccontextmanager
+async def at_rate(uri: str, rate: int) -> AsyncIterator[None]:
+    """Enqueue so many events per second for the length of the block, over a connection of its own."""
+
+    async def supply() -> None:
+        async with connected(uri) as connection:
+            began, sent = time.monotonic(), 0
+            while True:
+                due = int((time.monotonic() - began) * rate) - sent
+                await connection.execute(
+                    "select agent.enqueue($1) from generate_series(1, $2::int4)", KIND, due
+                )
+                sent += due
+                await asyncio.sleep(STEP)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(supply())
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 async def insert_timed(

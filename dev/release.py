@@ -23,7 +23,7 @@ IMAGES = {
     "ingest": ("services/ingest", "runtime"),
     "migrations": ("migrations", "migrations"),
     "operator": ("services/operator", "operator"),
-    "simulator": ("dev", "simulator"),
+    "simulator": ("dev", "runtime"),
     "worker": ("services/worker", "runtime"),
 }
 """The directory of each image's Dockerfile, and the requirements that it installs."""

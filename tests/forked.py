@@ -27,9 +27,9 @@ IMPORTED = (
     "surelane_operator.cli.command",
     "surelane_operator.wiring",
     "surelane_worker.builtin",
-    "surelane_agents.client",
+    "surelane_agents.models.client",
     "surelane_agents.run",
-    "surelane_agents.servers",
+    "surelane_agents.tools.servers",
     "surelane_worker.wiring",
     "uvloop",
 )

@@ -116,7 +116,7 @@ async def service(
             url = ready if "://" in ready else running.private_url + ready
             await _until_ready(child, url, ready_within, output)
         yield running
-        if child.exit_code is None:
+        if child.exit_code is None and not child.killed:
             code = await child.stop(signal.SIGTERM, ends_within)
             assert code == exit_code, f"{module} exited with {code} after SIGTERM:\n" + "\n".join(output)
     finally:

@@ -59,6 +59,21 @@ async def inserting(uri: str) -> AsyncIterator[Callable[[int], Awaitable[object]
 
 
 @asynccontextmanager
+async def enqueueing(uri: str) -> AsyncIterator[tuple[int, Callable[[int], Awaitable[object]]]]:
+    """Enqueue jobs in batches; yields also the server's process for the connection."""
+    payload = b"x" * PAYLOAD_BYTES
+    connection = await asyncpg.connect(uri)
+    queries = Queries(AsyncpgDriver(connection))
+    try:
+        yield (
+            connection.get_server_pid(),
+            lambda size: queries.enqueue([ENTRYPOINT] * size, [payload] * size, [0] * size),
+        )
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
 async def _queries(uri: str) -> AsyncIterator[Queries]:
     connection = await asyncpg.connect(uri)
     try:

@@ -28,7 +28,7 @@ POLL, PEEK = 5.0, 0.25
 POSITIONS, RESERVE, MOST_INTERVALS, LONGEST = 2, 6, 8, 40.0
 """Workers in reserve take turns in polling."""
 OVERDUE, ATTENTION, PASSED_ON, PASS_ON_PAUSE = 0.5, 300.0, 2.0, 1.0
-PAUSE, DEPUTYS_PAUSE, PATIENCE = 0.5, 0.05, 1000
+PAUSE, DEPUTYS_PAUSE, HESITATION, LEFT, PATIENCE = 0.5, 0.05, 0.1, 0.05, 1000
 """Which workers answer notifications, and when, as in ``claiming/position.py``."""
 LATE = 3.0
 MOST = 600
@@ -161,6 +161,7 @@ class Shard:
         """``named`` says under what to count the wait of an event, by the time of its storing and its workspace."""
         self.random = Random(seed)
         self.queue = Queue(self.random, fair=fair)
+        self._concurrency = concurrency
         self.workers = [Worker(number, concurrency) for number in range(workers)]
         self.figures = Figures()
         self.now = 0.0
@@ -270,7 +271,7 @@ class Shard:
     def _notify(self) -> None:
         """Wake the responder and those who answer beside it."""
         responder = self.workers[0]
-        if not responder.free:
+        if 2 * responder.free < self._concurrency:
             self._pass_on()
         self._wake(responder)
         for worker in self._listeners():
@@ -278,6 +279,9 @@ class Shard:
                 self._answer(worker)
             elif not worker.has_position:
                 worker.patience -= 1
+            elif not worker.postponed:
+                worker.postponed = True
+                self._at(self.now + HESITATION, self._answer_late, worker)
 
     def _pass_on(self) -> None:
         if self.now - self._passed_on_at >= PASS_ON_PAUSE:
@@ -341,8 +345,8 @@ class Shard:
             for group, events in works:
                 worker.free -= 1
                 self._begin(worker, Work(group, events))
-            if oldest > OVERDUE and worker.number:
-                self._attend(worker, ATTENTION)
+            if worker.number and oldest > (LEFT if worker.has_position else OVERDUE):
+                self._attend(worker, ATTENTION if oldest > OVERDUE else PASSED_ON)
             if not worker.number and not worker.free:
                 self._pass_on()
             if oldest > LONG and not self._sharing:

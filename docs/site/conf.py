@@ -12,7 +12,7 @@ version = release = __version__
 copyright = "the Surelane authors"  # noqa: A001 - Sphinx calls it so
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pages", "reference"]
+extensions = ["myst_parser", "pages"]
 exclude_patterns = ["site"]
 highlight_language = "text"
 show_warning_types = True
@@ -20,12 +20,6 @@ show_warning_types = True
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 myst_links_external_new_tab = False
-
-napoleon_use_ivar = True
-autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_typehints_format = "short"
-python_maximum_signature_line_length = 88
 
 html_theme = "furo"
 html_title = f"Surelane {__version__}"

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from surelane_agents import Agent, Tools
-from surelane_worker import Context, Discard, Event, Handlers, Retry
+from surelane_agents import HEARD, Agent, Tools
+from surelane_worker import Context, Event, Handlers, Outcome
 
 handlers = Handlers()
 tools = Tools()
@@ -31,7 +31,7 @@ agent = Agent(
 )
 
 
-@handlers.on("slack.app_mention", "slack.message.im", "agent-turn", timeout="10m", concurrency=4)
-async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
+@handlers.on(*HEARD, "agent-turn", timeout="10m", concurrency=4)
+async def answer(event: Event, ctx: Context) -> dict[str, Any] | Outcome:
     """Let the agent answer. History keeps the answer and its usage."""
     return await agent.turn(event, ctx)

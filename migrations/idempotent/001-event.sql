@@ -19,8 +19,7 @@
 --   add_change, after_lapse: the changes that an event keeps; all that move one
 
 -- A key short enough to index: long ones are replaced by their hash.
-create or replace function agent.bounded_key(_key text) returns text
-language sql immutable parallel safe
+create or replace function agent.bounded_key(_key text) returns text language sql immutable parallel safe
 return case when length(_key) <= 200 then _key
     else 'sha256:' || encode(sha256(convert_to(_key, 'UTF8')), 'hex') end;
 
@@ -30,8 +29,7 @@ language sql immutable parallel safe
 return case jsonb_typeof(_object -> _field) when 'string' then nullif(_object ->> _field, '') end;
 
 -- The inner event of Slack's envelope; a bare event is its own.
-create or replace function agent.slack_event(_event jsonb) returns jsonb
-language sql immutable parallel safe
+create or replace function agent.slack_event(_event jsonb) returns jsonb language sql immutable parallel safe
 return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event -> 'event') = 'object'
     then _event -> 'event' else _event end;
 
@@ -39,9 +37,7 @@ return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event ->
 -- slack.message_changed and slack.message_deleted of all channels; slack.command.deploy.
 create or replace function agent.event_kind(_event jsonb) returns text
 language plpgsql immutable parallel safe as $$
-declare
-    _inner jsonb := agent.slack_event(_event);
-    _type text := agent.text_at(_inner, 'type');
+declare _inner jsonb := agent.slack_event(_event); _type text := agent.text_at(_inner, 'type');
 begin
     if _type = 'message' and _inner ->> 'subtype' in ('message_changed', 'message_deleted') then
         -- Slack replaces a deleted message that has replies by another one, a tombstone.
@@ -117,8 +113,7 @@ return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.b
 
 -- The key of an event from outside. The keys of schedules and webhooks are theirs alone: a firing
 -- would be skipped if an event under its key were found.
-create or replace function agent.outside_key(_key text) returns text
-language sql immutable parallel safe
+create or replace function agent.outside_key(_key text) returns text language sql immutable parallel safe
 return case when left(_key, 5) = 'cron:' or left(_key, 8) = 'webhook:'
     then agent.bounded_key('event:' || _key) else _key end;
 
@@ -157,8 +152,7 @@ return case when left(agent.text_at(_object, _field), 1) <> 'E' then agent.text_
 
 -- The workspace whose installation posted the message that a person uses. null: the app did not
 -- post it. A link that the app shows stands in another's message.
-create or replace function agent.posted_by(_event jsonb) returns text
-language sql immutable parallel safe
+create or replace function agent.posted_by(_event jsonb) returns text language sql immutable parallel safe
 return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> 'message', 'app_id')
     or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message')
         and not _event -> 'message' ? 'app_id' and not _event ? 'app_unfurl'
@@ -177,8 +171,7 @@ return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id')
 -- The address of a message, the same under all event ids. A mention and its channel's message have
 -- two: Slack delivers both. In a shared channel teams differ: its addresses have none. null: no
 -- message, or an edit's. The planner inlines it: no concat_ws, which is not immutable.
-create or replace function agent.message_key(_event jsonb) returns text
-language sql immutable parallel safe
+create or replace function agent.message_key(_event jsonb) returns text language sql immutable parallel safe
 return case when agent.slack_event(_event) ->> 'type' in ('message', 'app_mention')
     and coalesce(agent.slack_event(_event) ->> 'subtype' not in ('message_changed', 'message_deleted'), true)
     and agent.text_at(agent.slack_event(_event), 'ts') is not null
@@ -197,14 +190,12 @@ return (
     from (select agent.slack_event(_event) ->> 'ts' as given offset 0) as read);
 
 -- Whether an event is a message that its author has edited: Slack delivers such a mention again.
-create or replace function agent.is_edited(_event jsonb) returns boolean
-language sql immutable parallel safe
+create or replace function agent.is_edited(_event jsonb) returns boolean language sql immutable parallel safe
 return coalesce(agent.slack_event(_event) #>> '{edited,ts}' <> '', false)
     and agent.message_key(_event) is not null;
 
 -- The channel of an event, which Slack names in different places. Empty where there is none.
-create or replace function agent.event_channel(_event jsonb) returns text
-language sql immutable parallel safe
+create or replace function agent.event_channel(_event jsonb) returns text language sql immutable parallel safe
 return (
     select coalesce(agent.text_at(e, 'channel'), agent.text_at(e -> 'channel', 'id')
         , agent.text_at(e -> 'item', 'channel')
@@ -213,8 +204,7 @@ return (
     from (select agent.slack_event(_event) offset 0) as given (e));
 
 -- The user whom an event comes from. Empty where there is none.
-create or replace function agent.event_user(_event jsonb) returns text
-language sql immutable parallel safe
+create or replace function agent.event_user(_event jsonb) returns text language sql immutable parallel safe
 return (
     select coalesce(agent.text_at(e, 'user'), agent.text_at(e -> 'user', 'id'), agent.text_at(e, 'user_id')
         , agent.text_at(e -> 'message', 'user'), agent.text_at(e -> 'assistant_thread', 'user_id'), '')
@@ -222,19 +212,16 @@ return (
 
 -- A lane of a band: a group's own, else a random one. Band 0 has lanes 0 to 15, the others have
 -- four each: band 1 lanes 16 to 19, and so on up to band 11.
-create or replace function agent.lane_in(_band int4, _group_key text) returns int2
-language sql parallel safe
+create or replace function agent.lane_in(_band int4, _group_key text) returns int2 language sql parallel safe
 return case when _band = 0 then coalesce(hashtextextended(_group_key, 0) & 15, floor(random() * 16)::int8)
     else 12 + 4 * _band + coalesce(hashtextextended(_group_key, 0) & 3, floor(random() * 4)::int8) end::int2;
 
 -- The band of a lane. Lanes -1 to -4 hold the parked events of bands 0 to 3 (agent.hold_limited).
-create or replace function agent.band_of(_lane int4) returns int4
-language sql immutable parallel safe
+create or replace function agent.band_of(_lane int4) returns int4 language sql immutable parallel safe
 return case when _lane < 0 then -1 - _lane when _lane < 16 then 0 else (_lane - 12) / 4 end;
 
 -- The priority of the events in a lane: bands 1, 2 and 3 hold priorities 0, 2 and 3.
-create or replace function agent.priority_of(_lane int4) returns int2
-language sql immutable parallel safe
+create or replace function agent.priority_of(_lane int4) returns int2 language sql immutable parallel safe
 return case when _lane between 16 and 19 or _lane = -2 then 0
     when _lane between 20 and 23 or _lane = -3 then 2
     when _lane between 24 and 27 or _lane = -4 then 3 else 1 end::int2;

@@ -1,6 +1,8 @@
 -- Groups: one head each. Its row is the group's lock, and triggers elect the next one.
 --   alive_for: how long an announcement counts; claimable_kinds, worker_alive, rescues
 --   claimable_kinds: the kinds that workers claim; elections, claims, sweeps
+--   live_kinds: the lanes and kinds that have events; sweeps, claim_event, longest_waiting
+--   live_in_group, live_between: the live events of a group; turns of agents
 --   hold_group: locks a group, and waits; operators, signals, jobs that replace others
 --   outranked: whether a member should lead instead of the head; free_groups, wrong_head
 --   promote: elects the head of a group that has none; triggers, reelect, sweeps
@@ -33,8 +35,37 @@ begin
     return array(
         select k.kind from agent.kind as k where not k.paused
         and (_since is null or k.handled_at >= _since
-            or exists (select from agent.worker as w where w.seen_at >= _since and k.kind = any(w.kinds))));
+            or k.kind in (select unnest(w.kinds) from agent.worker as w where w.seen_at >= _since)));
 end $$;
+
+-- The lanes and kinds that live heads have. Each look is by an index: a kind without events costs
+-- nothing. Its caller's plan has it, so that what needs a few reads no more.
+create or replace function agent.live_kinds() returns table (lane int2, kind text) language sql stable as $$
+    with recursive found (lane, kind) as (
+        select lanes.lane, (select e.kind from agent.event as e where e.head and e.lane = lanes.lane
+            order by e.kind limit 1)
+        from (select nth::int2 from generate_series(-4, 59) as nth) as lanes (lane)
+        union all
+        select f.lane, (select e.kind from agent.event as e
+            where e.head and e.lane = f.lane and e.kind > f.kind order by e.kind limit 1)
+        from found as f where f.kind is not null)
+    select f.lane, f.kind from found as f where f.kind is not null $$;
+
+-- The live events of a group, by its three indexes.
+create or replace function agent.live_in_group(_group_key text) returns setof agent.event
+language sql stable as $$
+    select * from agent.event where group_key = _group_key and head
+    union all select * from agent.event where group_key = _group_key and not head and claimed_by is not null
+    union all select * from agent.event where group_key = _group_key and not head and claimed_by is null $$;
+
+-- A group's head and its members between two times. Of the waiting members: the first 500.
+create or replace function agent.live_between(_group_key text, _from timestamptz, _to timestamptz)
+returns setof agent.event language sql stable set enable_bitmapscan = off set enable_sort = off as $$
+    select * from agent.event where group_key = _group_key and head
+    union all (select * from agent.event where group_key = _group_key and not head
+     and claimed_by is not null and event_ts > _from and event_ts < _to order by event_ts, id)
+    union all (select * from agent.event where group_key = _group_key and not head
+     and claimed_by is null and event_ts > _from and event_ts < _to order by event_ts, id limit 500) $$;
 
 -- Locks the head of a group, so no other transaction changes the group. For update at once: raised
 -- later, it could deadlock with an insert's.
@@ -80,8 +111,7 @@ end $$;
 -- before all others, a retry (it blocks its group), the first visible one by (event_ts, id), or the
 -- next to be visible. Its vt is ahead of every claim cursor. Steps over locked members. Waits only
 -- for a held member, whose group may not go to another worker, and where all are locked.
-create or replace function agent.promote(_group_key text) returns void
-language plpgsql security definer
+create or replace function agent.promote(_group_key text) returns void language plpgsql security definer
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$
 declare _now timestamptz := agent.clock(); _next int8; _waits boolean; _parked boolean;
 begin
@@ -153,8 +183,7 @@ end $$;
 -- Makes the first event in order the head of each group that was empty before this batch, as
 -- batches are stored by key, against deadlocks. That head is this transaction's own, so this waits
 -- for no other.
-create or replace function agent.lead_with_first(_ids int8[]) returns void
-language plpgsql security definer
+create or replace function agent.lead_with_first(_ids int8[]) returns void language plpgsql security definer
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$ begin
     perform agent.reelect(array(
         select h.group_key from unnest(_ids) as new (id) join agent.event as h on h.id = new.id
@@ -167,8 +196,7 @@ end $$;
 
 -- A group whose head leaves gets the next one in the same transaction. A lapsed head that was
 -- deleted by hand may have killed its worker: its members go back unspent.
-create or replace function agent.event_deleted() returns trigger
-language plpgsql security definer as $$ begin
+create or replace function agent.event_deleted() returns trigger language plpgsql security definer as $$ begin
     if old.claimed_by is not null and old.vt <= agent.clock()
     and not exists (select from agent.event_hist where id = old.id and event_ts = old.event_ts) then
         perform agent.fence_groups(array[old.group_key], agent.clock());
@@ -277,8 +305,7 @@ end $$;
 
 -- Raises an error that names the unique indexes and triggers that others added to agent.event: one
 -- refuses a row. Without any it does nothing.
-create or replace function agent.blame_foreign() returns void
-language plpgsql stable security definer as $$
+create or replace function agent.blame_foreign() returns void language plpgsql stable security definer as $$
 declare
     _names text := (
         select string_agg(foreign_to_us.name, ', ' order by foreign_to_us.name) from (
@@ -322,8 +349,7 @@ begin
     select array_agg(e.group_key), array_agg(first.id) into _held_back, _first
     from agent.event as e
     cross join lateral (
-        select m.id from agent.event as m
-        where m.group_key = e.group_key and not m.head
+        select m.id from agent.event as m where m.group_key = e.group_key and not m.head
         and m.kind = any((select agent.claimable_kinds())::text[])
         and (m.retrying or m.vt <= _now and m.claimed <> '{}' and m.cancelled_by is null
             and (m.event_ts, m.id) < (e.event_ts, e.id))

@@ -11,8 +11,7 @@
 
 -- Refuses stricter transactions: their look into history after an insert would not see a duplicate
 -- that moved there meanwhile.
-create or replace function agent.require_read_committed() returns void
-language plpgsql as $$ begin
+create or replace function agent.require_read_committed() returns void language plpgsql as $$ begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise invalid_transaction_state
             using message = 'events can be inserted in READ COMMITTED transactions only'
@@ -224,8 +223,7 @@ begin
                 , agent.event_item_key(event)) as key offset 0) as own
         cross join lateral (
             select case when kind <> all(_apart) then agent.event_group_key(event) end as group_key
-            , agent.outside_key(own.key) as item_key offset 0
-        ) as read
+            , agent.outside_key(own.key) as item_key offset 0) as read
         where jsonb_typeof(event) = 'object' and not agent.is_edited(event)
         order by read.item_key, nth
     ), stored as (
@@ -242,8 +240,7 @@ begin
                 order by first, second, id rows between unbounded preceding and unbounded following)
         ) as grouped
         order by group_key, first, second, id
-        on conflict do nothing returning id, item_key, event_ts, dedupe_key
-    )
+        on conflict do nothing returning id, item_key, event_ts, dedupe_key)
     select coalesce(array_agg(id), '{}'), array_agg(item_key)
     , array_agg(dedupe_key) filter (where dedupe_key is not null), (select min(since) from new), max(event_ts)
     into _stored, _stored_keys, _addresses, _first, _last from stored;
@@ -284,8 +281,7 @@ begin
     if _known_keys <> '{}' then
         with known as (
             delete from agent.event where id = any(_stored) and item_key = any(_known_keys)
-            and agent.find_in_history(item_key, event_ts, event_ts <> _now) is not null
-            returning id
+            and agent.find_in_history(item_key, event_ts, event_ts <> _now) is not null returning id
         )
         select array(select unnest(_stored) except select id from known) into _stored;
     end if;
@@ -357,8 +353,7 @@ begin
 end $$;
 
 -- Stores an event as ingest does, and takes it back. Its error says why the server takes none.
-create or replace function agent.takes_events() returns void
-language plpgsql security definer as $$ begin
+create or replace function agent.takes_events() returns void language plpgsql security definer as $$ begin
     perform agent.insert_events(array[jsonb_build_object(
         'type', 'event_callback', 'event_id', gen_random_uuid()
         , 'event', jsonb_build_object('type', 'app_mention', 'text', 'Does the server take events?'))]);

@@ -14,8 +14,7 @@
 -- Refuses kinds that the caller may not store. Slack's events and answers to questions stand for a
 -- person: ingest stores them, and of programs workers. Jobs that close a message or call a failure
 -- hook are stored by the end of an event alone.
-create or replace function agent.require_kind(_kind text) returns void
-language plpgsql stable as $$ begin
+create or replace function agent.require_kind(_kind text) returns void language plpgsql stable as $$ begin
     if _kind = 'surelane.close' or starts_with(_kind, 'surelane.failed:') then
         raise insufficient_privilege using message = format(
             'a job of kind %s is stored by the end of an event alone', left(_kind, 200));
@@ -42,7 +41,7 @@ return _enqueued_by = session_user or starts_with(_enqueued_by, session_user || 
 
 -- A job in JSON, with the names of enqueue's parameters, as a row: {"kind": …, "payload": …, …}.
 create or replace function agent.job_from_json(_job jsonb) returns agent.event
-language plpgsql security definer as $$ declare _new agent.event;
+language plpgsql as $$ declare _new agent.event;
 begin
     _new.kind := _job ->> 'kind';
     if _new.kind is null or _new.kind = '' or length(_new.kind) > 200 then
@@ -77,9 +76,8 @@ begin
         raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s'
             , left(_job ->> 'priority', 40));
     end if;
-    -- Of its band; the row gets a lane as it is added.
-    _new.lane := agent.lane_in(case _job ->> 'priority' when '0' then 1 when '2' then 2 when '3' then 3
-            else 0 end, null);
+    -- The first lane of its band: the row gets its own as it is added.
+    _new.lane := case _job ->> 'priority' when '0' then 16 when '2' then 20 when '3' then 24 else 0 end;
     if _job ->> 'limit_key' is not null then
         _new.changes := jsonb_build_array(jsonb_build_object(
             'limit_key', agent.bounded_key('given:' || (_job ->> 'limit_key'))));
@@ -92,20 +90,26 @@ end $$;
 -- and events that run again, which would find the job and store nothing. A schedule counts the jobs
 -- of its group, too. A hash may stand for such a key. What a program notes as its requester follows
 -- its role.
-create or replace function agent.given_job(_job jsonb) returns agent.event
-language plpgsql security definer as $$
+create or replace function agent.given_job(_job jsonb) returns agent.event language plpgsql as $$
 declare
     _new agent.event := agent.job_from_json(_job);
-    _kept text := (
-        select key from unnest(array[_job ->> 'item_key', _job ->> 'group_key', _job ->> 'dedupe_key'])
-            with ordinality as given (key, nth)
-        where nth < 3 and (key like 'cron:%' or key like 'sha256:%' and agent.is_producer())
-        -- A message of this address (agent.message_key) would be a duplicate of the job.
-        or nth <> 2 and key ~ '^(message|mention):.*:[0-9]+[.][0-9]+$' and (nth = 3 or agent.is_producer())
-        or nth = 1
-        and key ~ '^(webhook:|event:(cron|webhook):|trigger:[0-9a-f]{64}$|Ev[0-9A-Z]{9,}$)|:rerun:[0-9]+$'
-        limit 1);
+    _item text := _job ->> 'item_key'; _group text := _job ->> 'group_key';
+    _dedupe text := _job ->> 'dedupe_key';
+    -- A message of this address (agent.message_key) would be a duplicate of the job.
+    _address constant text := '^(message|mention):.*:[0-9]+[.][0-9]+$';
+    _kept text;
 begin
+    -- Most jobs have no keys. One expression: as a query it took longer than all else.
+    if coalesce(_item, _group, _dedupe) is not null then
+        _kept := case
+            when _item like 'cron:%' or _item
+                ~ '^(webhook:|event:(cron|webhook):|trigger:[0-9a-f]{64}$|Ev[0-9A-Z]{9,}$)|:rerun:[0-9]+$'
+            then _item
+            when _group like 'cron:%' then _group
+            when _dedupe ~ _address then _dedupe
+            when (_item like 'sha256:%' or _item ~ _address) and agent.is_producer() then _item
+            when _group like 'sha256:%' and agent.is_producer() then _group end;
+    end if;
     if _kept is not null then
         raise invalid_parameter_value using message = format(
             'the key %s is kept for schedules, webhooks, Slack and events that run again', left(_kept, 200))
@@ -249,18 +253,16 @@ begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane
             , max_attempts, deadline, enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
-        select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key
-        , (job).group_key, (job).group_key is null or not agent.enter_group((job).group_key)
-        , case when (job).lane not between 0 and 15 or (job).kind = any(_shared)
-            then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
-            else agent.lane_in(0, (job).group_key) end
-        , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock())
-        , coalesce((job).enqueued_by, session_user), (job).traceparent
-        , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
-        from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given
-        order by nth
-        on conflict do nothing returning id
-    )
+        select _ids[job.ordinality], event_ts, vt, event, kind, item_key, dedupe_key
+        , group_key, group_key is null or not agent.enter_group(group_key)
+        , case when lane not between 0 and 15 or kind = any(_shared)
+            then agent.lane_for(kind, agent.priority_of(lane), group_key, event)
+            else agent.lane_in(0, group_key) end
+        , max_attempts, deadline, coalesce(enqueued_at, agent.clock())
+        , coalesce(enqueued_by, session_user), traceparent
+        , coalesce(claimed, '{}'), coalesce(errors, '[]'), coalesce(changes, '[]')
+        from unnest(_jobs) with ordinality as job order by job.ordinality
+        on conflict do nothing returning id)
     select coalesce(array_agg(id), '{}') into _added from added;
     return _added;
 end $$;
@@ -271,8 +273,7 @@ end $$;
 create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text default 'skip')
 returns table (ordinal int4, id int8, duplicate boolean) language plpgsql security definer as $$
 declare
-    _new agent.event[]; _ids int8[]; _nths int4[];
-    _added int8[] := '{}';
+    _new agent.event[]; _ids int8[]; _nths int4[]; _keyed boolean; _added int8[] := '{}';
     _place int4; _job agent.event;
 begin
     if _on_duplicate not in ('skip', 'replace', 'earliest') then
@@ -281,27 +282,35 @@ begin
     end if;
     perform agent.require_read_committed();
     -- Times and ids follow the order of the batch, in which a group hands over its jobs.
-    select array_agg(read.job order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
-    , array_agg(read.new_id order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
-    , array_agg(nth order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
-    into _new, _ids, _nths
+    select array_agg(read.job order by nth), array_agg(read.new_id order by nth), array_agg(nth order by nth)
+    , bool_or(coalesce((read.job).group_key, (read.job).item_key, (read.job).dedupe_key) is not null)
+    into _new, _ids, _nths, _keyed
     from (
         select agent.given_job(g.job) as job, nextval('agent.event_id_seq') as new_id, g.nth::int4 as nth
-        from jsonb_array_elements(_jobs) with ordinality as g (job, nth)
-    ) as read;
+        from jsonb_array_elements(_jobs) with ordinality as g (job, nth)) as read;
+    if _keyed then
+        select array_agg(job order by (job).group_key, (job).item_key, (job).dedupe_key, nth)
+        , array_agg(new_id order by (job).group_key, (job).item_key, (job).dedupe_key, nth)
+        , array_agg(nth order by (job).group_key, (job).item_key, (job).dedupe_key, nth)
+        into _new, _ids, _nths
+        from (select unnest(_new) as job, unnest(_ids) as new_id, unnest(_nths) as nth) as read;
+    end if;
     perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
 
-    -- Batches that move duplicates take turns in a group: one that lost the race to be its first
-    -- holds the head for key share, and two that raise that deadlock. 1,024 turns, as each is a
-    -- lock. After two seconds a batch goes on: at worst one of two is rolled back, and sent again.
+    -- Batches that move duplicates take turns in a group. Two batches may both try to store its
+    -- first member. The later one then holds the head for key share; two such batches that both
+    -- want more than that deadlock. There are 1,024 turns, as each is a lock. After two seconds a
+    -- batch goes on: at worst one of two is rolled back, and sent again.
     if _on_duplicate <> 'skip' then
         for _place in select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j
             where j.group_key is not null order by turn loop
             exit when not agent.await_turn('enqueue_jobs ' || _place, '2s');
         end loop;
     end if;
+    if not _keyed then
+        _added := agent.add_new_jobs(_ids, _new); -- nothing can be a duplicate
     -- A duplicate that moves is locked in its place: jobs that may meet one go singly.
-    if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j
+    elsif _on_duplicate = 'skip' or not exists (select from unnest(_new) as j
         where j.item_key is not null or j.dedupe_key is not null) then
         -- A job that was left out without a duplicate lost the race to be the first of its group.
         -- Going back to it would take a lock out of order: the batch is stored again.
@@ -321,6 +330,10 @@ begin
                 _added := '{}';
             end;
         end loop;
+    end if;
+    if not _keyed and cardinality(_added) = cardinality(_ids) then
+        return query select g.nth, g.id, false from unnest(_nths, _ids) as g (nth, id);
+        return;
     end if;
     return query select g.nth, g.id, false from unnest(_nths, _ids) as g (nth, id)
         join unnest(_added) as a (id) on a.id = g.id;

@@ -16,8 +16,7 @@ create or replace function agent.find_in_history(_item_key text, _event_ts times
 returns int8 language plpgsql security definer set plan_cache_mode = force_custom_plan as $$
 declare
     _now timestamptz := case when _exact then agent.clock() else _event_ts end;
-    _first timestamptz := _event_ts;
-    _last timestamptz := _event_ts;
+    _first timestamptz := _event_ts; _last timestamptz := _event_ts;
 begin
     -- A timestamp more than a day ahead is replaced, and the same one is not a little later. As it
     -- then lies ahead still, or only just behind, older ones need not be searched for.
@@ -73,8 +72,7 @@ begin
         from unnest(_ids, _claims, _reasons, _results) as item (id, claim, reason, result)
         -- One probe an item: a join would walk the whole index where the table was last seen empty.
         cross join lateral (
-            select * from agent.event
-            where id = item.id and (_claims is null
+            select * from agent.event where id = item.id and (_claims is null
                 or agent.claim_stands(claimed_by, claimed, item.claim, _worker)
                 and (cancelled_by is null or vt > _now)
             and (group_key is null or group_key = any(_groups))
@@ -82,8 +80,7 @@ begin
         ) as e
         returning id, continuation_id, case
             when lane < 0 and claimed_by is not null
-            then array[kind, changes #>> '{0,limit_key}'] end as freed
-    )
+            then array[kind, changes #>> '{0,limit_key}'] end as freed)
     select array_agg(id), array_agg(continuation_id) filter (where continuation_id is not null)
     , array_agg(freed) filter (where freed is not null)
     into ended, continuations, _freed from moved;
@@ -135,8 +132,7 @@ begin
 end $$;
 
 -- Notes a day on which an event ended, and the week of its event_ts, where these lie far apart.
-create or replace function agent.event_hist_outlier() returns trigger
-language plpgsql security definer as $$
+create or replace function agent.event_hist_outlier() returns trigger language plpgsql security definer as $$
 declare
     _day timestamptz := date_bin('1 day', new.finished_at, 'epoch');
     _week timestamptz := date_bin('7 days', new.event_ts, 'epoch');
@@ -148,11 +144,8 @@ end $$;
 
 -- Stores the failure hook's job, if a worker ever announced one, for an event that failed or
 -- expired: its payload, with its end under "failure". It expires after a day.
-create or replace function agent.event_hist_failed() returns trigger
-language plpgsql security definer as $$
-declare
-    _kind text := 'surelane.failed:' || agent.base_kind(new.kind, new.notes);
-    _job agent.event;
+create or replace function agent.event_hist_failed() returns trigger language plpgsql security definer as $$
+declare _kind text := 'surelane.failed:' || agent.base_kind(new.kind, new.notes); _job agent.event;
 begin
     if exists (select from agent.kind where kind = _kind) then
         _job := agent.job_from_json(jsonb_build_object('kind', 'failing'
@@ -196,7 +189,9 @@ begin
         where q.question not like 'stop button:%' or new.reason is null
         or new.reason not like '%: stopped in Slack'
     loop
+        -- What an erasure leaves open is erased once it is closed (agent.find_named).
         _job := agent.job_from_json(jsonb_build_object('kind', 'closing', 'payload', _left
+            || case when new.reason like '%: erased' then '{"erased": true}' else '{}' end::jsonb
             , 'enqueued_by', coalesce(new.item_key, new.id::text)));
         -- Given above, it would be refused: nothing else may store such a job (agent.require_kind).
         _job.kind := 'surelane.close';
@@ -241,8 +236,7 @@ begin
         select * from (values
             ('event_hist', 'i', 'using index event_hist_id'), ('event_hist_outlier', 'f', 'full')
             , ('band', 'f', 'full'), ('limit_note', 'f', 'full'), ('limit_state', 'f', 'full')
-            , ('version', 'f', 'full')
-        ) as wanted (name, identity, clause)
+            , ('version', 'f', 'full')) as wanted (name, identity, clause)
         where (select relreplident from pg_class where oid = to_regclass('agent.' || name)) <> identity
     loop
         execute format('alter table agent.%I replica identity %s', _table.name, _table.clause);

@@ -6,8 +6,7 @@
 --   take_members: adds the members of their groups; claims
 
 -- About how many bytes an event takes as text. Small ones count as in the row, not made into text.
-create or replace function agent.text_size(_event jsonb) returns int4
-language sql stable parallel safe
+create or replace function agent.text_size(_event jsonb) returns int4 language sql stable parallel safe
 return case when pg_column_compression(_event) is null and pg_column_size(_event) < 2000
     then pg_column_size(_event) else octet_length(_event::text) end;
 
@@ -18,8 +17,7 @@ return case when pg_column_compression(_event) is null and pg_column_size(_event
 create or replace function agent.walk_lanes(_kinds text[], _most int4[], out lanes int4[], out nths int4[])
 language plpgsql security definer as $$
 declare
-    _first int4 := floor(random() * 16);
-    _in_turn boolean := random() < 0.125;
+    _first int4 := floor(random() * 16); _in_turn boolean := random() < 0.125;
     -- Multiplied by it, the bands (plus 1) are in another order modulo 13; each is first for one.
     _factor int4 := 1 + floor(random() * 12);
 begin
@@ -33,16 +31,13 @@ begin
                 where b.kind = _kinds[nth] and b.band = 0 and b.workspace <> '') as crowded
             union all
             select b.band, bool_or(b.workspace <> '') from agent.band as b
-            where b.kind = _kinds[nth] and b.band > 0 group by b.band
-        ) as used
+            where b.kind = _kinds[nth] and b.band > 0 group by b.band) as used
         cross join lateral generate_series(0, case when used.band = 0 then 15 else 3 end) as turn
-        where _most[nth] >= 0
-        order by case when _in_turn then 0
+        where _most[nth] >= 0 order by case when _in_turn then 0
             else 13 * case when used.band = 1 then 0 when used.band in (2, 3) then 1 + used.band
                 when used.crowded then 2 else 1 end
             end + (used.band + 1) * _factor % 13
-        , turn, random()
-    ) as walk;
+        , turn, random()) as walk;
 end $$;
 
 -- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index
@@ -57,11 +52,8 @@ create or replace function agent.take_heads
 , out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out most int4[])
 language plpgsql as $$
 declare
-    _first int4 := floor(random() * 16);
-    _banded boolean; _lanes int4[]; _nths int4[];
-    _open int4 := 1;
-    _exhausted int8;
-    _past boolean := false;
+    _first int4 := floor(random() * 16); _banded boolean; _lanes int4[]; _nths int4[];
+    _open int4 := 1; _exhausted int8; _past boolean := false;
 begin
     select array(
         select coalesce((select case when paused then -1 else max_attempts end from agent.kind
@@ -97,20 +89,17 @@ begin
                 from (
                     select nth, case when _lanes is null then (_first + (place - 1)::int4 / _open) & 15
                         else _lanes[place] end as lane
-                    from unnest(_nths) with ordinality as walk (nth, place)
-                ) as walk
+                    from unnest(_nths) with ordinality as walk (nth, place)) as walk
                 cross join lateral
                 (select _cursors[walk.lane * cardinality(_kinds) + walk.nth]) as given (cursor)
-                offset 0
-            ) as probe
+                offset 0) as probe
             cross join lateral (
                 select ctid, vt, group_key, claimed_by, cancelled_by, attempts, max_attempts, event
                 from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now
                 and vt >= probe.start
                 and (not _past or cancelled_by is null and attempts < coalesce(max_attempts, probe.most))
                 order by vt limit _limit for update skip locked
-            ) as e limit _limit
-        ) as h;
+            ) as e limit _limit) as h;
         -- Fewer than asked for: there are no others.
         exit when places is not null or _exhausted < _limit or _past;
         if _exhausted > 100 then
@@ -156,8 +145,7 @@ begin
              and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)])
              and e.cancelled_by is null
              order by e.event_ts, e.id limit 100 for update skip locked) as member
-        ) as batch limit _limit
-    ) as m;
+        ) as batch limit _limit) as m;
     if _last is not null and not _lapsed[array_position(_group_keys, _last)] then
         select array_agg(batch.place) as places, coalesce(sum(batch.bytes), 0) as bytes into _more
         from (
@@ -192,8 +180,7 @@ begin
                 and e.attempts < coalesce(e.max_attempts
                     , (select k.max_attempts from agent.kind as k where k.kind = e.kind), _max_attempts, 3)
                 and (e.kind = any(_claimable) or e.kind = any((select agent.claimable_kinds())::text[]))
-                order by e.event_ts, e.id limit 1
-            ) as first_left
+                order by e.event_ts, e.id limit 1) as first_left
             join member on member.group_key = last.group_key
             and (member.event_ts, member.id) > (first_left.event_ts, first_left.id));
         if _overtaking <> '{}' then
@@ -240,9 +227,16 @@ declare
     _now timestamptz := agent.clock(); _held record;
     _kinds text[] := array(select kind from agent.kind where not paused);
     _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
-    _parked boolean := _limited <> '{}' and random() < 0.5;
-    _last boolean := _limited = '{}';
+    _parked boolean := _limited <> '{}' and random() < 0.5; _last boolean := _limited = '{}';
+    _live text[];
 begin
+    if cardinality(_kinds) > 100 then
+        -- Where few kinds have events, a probe of each lane for each kind would take longer.
+        _live := array(select live.kind from agent.live_kinds() as live limit 1000);
+        if cardinality(_live) < 1000 then
+            _kinds := array(select unnest(_live) intersect select unnest(_kinds));
+        end if;
+    end if;
     -- A lapsed head with a locked member, or held back by another event, stays: look for another.
     for _turn in 1..5 loop
         -- Limited kinds come first in half of the claims.
@@ -319,8 +313,7 @@ begin
             , sum(body.size) over (order by held.nth) - body.size as before
             from unnest(_held.places, _held.vts) with ordinality as held (place, vt, nth)
             cross join lateral (select agent.text_size(e.event) as size from agent.event as e
-                where e.ctid = held.place) as body
-        ) as fitting
+                where e.ctid = held.place) as body) as fitting
         where fitting.nth = 1 or fitting.before + fitting.size <= _most_bytes;
     end if;
     return query update agent.event as e
@@ -331,8 +324,7 @@ begin
     -- Few claims follow a lapsed one: the function would slow all others.
     , changes = case when e.claimed_by is null then e.changes
         else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
-    from unnest(_held.places, _held.vts) as held (place, vt)
-    where e.ctid = held.place
+    from unnest(_held.places, _held.vts) as held (place, vt) where e.ctid = held.place
     -- Of a parked event, an ordinary lane of its priority.
     returning e.id, e.kind, case when e.lane >= 0 then e.lane when e.lane = -1 then 0
         else 8 - 4 * e.lane end::int2, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt

@@ -5,8 +5,7 @@
 --   touch_worker: a worker's sign of life; its polls
 
 -- The lanes of a band.
-create or replace function agent.lanes_of(_band int4) returns setof int4
-language sql immutable parallel safe
+create or replace function agent.lanes_of(_band int4) returns setof int4 language sql immutable parallel safe
 as $$ select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band) $$;
 
 -- The workspaces that make up most of what waits in a band, null where there are none: of the
@@ -25,11 +24,9 @@ return (
                 select e.event from agent.event as e
                 where e.head and e.lane = place.lane and e.kind = _kind
                 and e.vt <= _now - interval '2 seconds'
-                order by e.vt limit case when _band = 0 then 32 else 128 end
-            ) as oldest
+                order by e.vt limit case when _band = 0 then 32 else 128 end) as oldest
         ) as waiting
-        group by waiting.workspace
-    ) as large
+        group by waiting.workspace) as large
     where large.total >= 256 and large.workspace <> '' and large.events >= large.total / 8
     having sum(large.events) >= min(large.total) / 2);
 
@@ -53,14 +50,12 @@ begin
     -- A thousand rows of one moment: all of them, or the step would not end further on.
     _to := case when _to = _from then _to + interval '1 microsecond' else coalesce(_to, _now) end;
     _moved := array(
-        select held.id from agent.event as held
-        where held.id = any(array(
+        select held.id from agent.event as held where held.id = any(array(
             select seen.id from agent.lanes_of(_band) as place (lane)
             cross join lateral (
                 select w.id, w.event from agent.event as w
                 where w.head and w.lane = place.lane and w.kind = _kind and w.vt >= _from and w.vt < _to
-                and w.claimed_by is null
-            ) as seen
+                and w.claimed_by is null) as seen
             where agent.event_workspace(seen.event) <> all(_crowds)))
         and held.head and held.claimed_by is null and held.vt <= _now for update skip locked);
     if _moved <> '{}' then
@@ -145,8 +140,7 @@ begin
             and e.vt <= now_at + _within
             -- Exhausted events are left to the sweep.
             and e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, _most[place.nth])
-            and place.kind <> all(paused)
-            order by e.vt limit 1) end
+            and place.kind <> all(paused) order by e.vt limit 1) end
         -- In lane 0, when to look at a key of a limited kind. Cursors skip notes, too.
         , case when place.lane = 0 and place.kind <> all(paused) then (
             select n.due_at from agent.limit_note as n

@@ -78,8 +78,7 @@ begin
 end $$;
 
 -- Gives a parked event its key, and notes it. A duplicate's note costs a look that finds nothing.
-create or replace function agent.event_parked() returns trigger
-language plpgsql security definer as $$ begin
+create or replace function agent.event_parked() returns trigger language plpgsql security definer as $$ begin
     new.changes := agent.with_limit_key(new.changes
         , agent.limit_key(new.kind, new.event, new.changes #>> '{0,limit_key}'));
     if new.head then
@@ -161,14 +160,11 @@ begin
             with recursive known (key) as (
                 select agent.next_key(_kind, '')
                 union all
-                select agent.next_key(_kind, known.key) from known where known.key is not null
-            )
+                select agent.next_key(_kind, known.key) from known where known.key is not null)
             select e.id from known cross join lateral (
-                select w.id from agent.event as w
-                where w.lane < 0 and w.head
+                select w.id from agent.event as w where w.lane < 0 and w.head
                 and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || known.key
-                order by w.lane::int4, w.vt limit _most
-            ) as e
+                order by w.lane::int4, w.vt limit _most) as e
             where known.key not like _per || ':%' limit _most);
     end if;
     -- In the order of their vt, in which one note is enough for a key (agent.note_key).
@@ -178,8 +174,7 @@ begin
     from (
         select held.place from (select w.ctid as place, w.vt from agent.event as w where w.id = any(_found)
             order by w.id for update skip locked) as held
-        order by held.vt offset 0
-    ) as sorted
+        order by held.vt offset 0) as sorted
     where e.ctid = sorted.place;
     get diagnostics _parked = row_count;
     perform agent.note_parked(_found, false);
@@ -197,8 +192,7 @@ begin
         select agent.next_key(_kind, ''), 1
         union all
         select agent.next_key(_kind, known.key), nth + 1
-        from known where known.key is not null and nth < _most
-    )
+        from known where known.key is not null and nth < _most)
     select _kind, known.key, agent.clock() from known where known.key is not null
     union all
     select _kind, '', agent.clock();
@@ -228,8 +222,7 @@ language plpgsql immutable as $$ begin
 end $$;
 
 -- Refuses what check_limit does, also where a row is written by hand.
-create or replace function agent.limit_sound() returns trigger
-language plpgsql security definer as $$ begin
+create or replace function agent.limit_sound() returns trigger language plpgsql security definer as $$ begin
     perform agent.check_limit(new.per, new.concurrency, new.rate, new.period, 1)
     , agent.check_limit(new.set_per, new.set_concurrency, new.set_rate, new.set_period, 0);
     return new;
@@ -262,9 +255,7 @@ end $$;
 -- nothing was recorded, and the worker may not claim). Returns the kinds it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql security definer set enable_seqscan = off set lock_timeout = '100ms' as $$
-declare
-    _given record; _old agent.kind_limit;
-    _changed text[] := '{}';
+declare _given record; _old agent.kind_limit; _changed text[] := '{}';
 begin
     for _given in
         select wanted.kind, coalesce(declared.body ->> 'per', 'kind') as per
@@ -329,8 +320,7 @@ language plpgsql security definer as $$ begin
 end $$;
 
 -- The limits, by kind.
-create or replace function agent.list_limits() returns setof agent.limits
-language sql stable security definer
+create or replace function agent.list_limits() returns setof agent.limits language sql stable security definer
 as $$ select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind $$;
 
 -- Returns why an event waits for the limit of its kind; null: it does not.
@@ -364,8 +354,7 @@ language plpgsql security definer as $$ begin
     select unknown.kind from (
         select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind)
         where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind)
-        offset 0
-    ) as unknown
+        offset 0) as unknown
     where agent.take_turn('kind_limit ' || unknown.kind) on conflict do nothing;
     perform agent.note_keys(l.kind, 1000) from agent.kind_limit as l;
     delete from agent.kind_limit as l where l.kind in (
@@ -383,7 +372,6 @@ language plpgsql security definer as $$ begin
             where e.id = any(idle.running) and e.claimed_by is not null)
         and agent.take_turn(agent.limit_turn(idle.kind, idle.limit_key))
         order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked))
-        returning s.kind, s.limit_key
-    )
+        returning s.kind, s.limit_key)
     delete from agent.turn as t using gone where t.name = agent.limit_turn(gone.kind, gone.limit_key);
 end $$;

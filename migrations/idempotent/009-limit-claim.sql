@@ -119,15 +119,13 @@ begin
             cross join lateral (
                 select w.ctid as place, case when place.lane = -1 then _noted_at end as vt, w.group_key
                 , w.claimed_by is not null as lapsed, w.id, agent.text_size(w.event) as size
-                from agent.event as w
-                where w.lane < 0 and w.head
+                from agent.event as w where w.lane < 0 and w.head
                 and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked
                 and w.lane::int4 = place.lane
                 and w.vt <= _now and w.vt >= _state.seen and w.cancelled_by is null
                 and w.attempts < coalesce(w.max_attempts, _attempts)
                 order by w.vt limit _may for update skip locked
-            ) as held limit _may
-        ) as e;
+            ) as held limit _may) as e;
     end if;
     _taken := coalesce(_all, 0);
     if bytes > _most_bytes then
@@ -148,13 +146,11 @@ begin
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
-            select w.vt from agent.event as w
-            where w.lane < 0 and w.head
+            select w.vt from agent.event as w where w.lane < 0 and w.head
             and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked
             and w.lane::int4 = place.lane and w.vt >= _state.seen
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
-            and w.ctid not in (select taken from unnest(places) as taken)
-            order by w.vt limit 1
+            and w.ctid not in (select taken from unnest(places) as taken) order by w.vt limit 1
         ) as other);
     _state.seen := least(_next, _now);
     if _taken > 0 then _next := least(_next, _now + _lease); end if;
@@ -168,9 +164,9 @@ begin
         elsif _limit.rate is not null and _taken > 0 then
             look_at := _now; -- whether the rate allows the next one
         else
-            -- Until a run ends or lapses. A run that ends from now on leaves a note. One that is
-            -- just ending may not: it does not know yet that events wait. So this looks by itself,
-            -- too, each time after as long as events have waited.
+            -- Until a run ends or lapses. A run that ends from now on leaves a note. A run that is
+            -- ending now may leave none: it cannot see yet that events wait. So this also looks
+            -- without a note, each time after as long as the events have waited.
             _blocked_at := coalesce(_state.blocked_at, _now);
             look_at := least(_room.lapses_at
                 , _now + least(
@@ -195,8 +191,7 @@ begin
                 select given.at, sum(given.count)::int4 as count
                 from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
                 where given.at > _now - _limit.period and given.at <= _now + _limit.period / 100
-                group by given.at order by given.at
-            ) as began;
+                group by given.at order by given.at) as began;
         end if;
     end if;
     -- One note for later is enough.
@@ -232,11 +227,9 @@ create or replace function agent.hold_limited
 , _cursors timestamptz[], _all text[], out places tid[], out vts timestamptz[], out group_keys text[]
 , out lapsed boolean[], out bytes int8) language plpgsql security definer as $$
 declare
-    _noted record; _rule agent.limits; _held record;
-    _left int4 := _limit;
+    _noted record; _rule agent.limits; _held record; _left int4 := _limit;
     _read int4; _looked int4; _notes int8; _busy boolean; _again boolean; _own text;
-    _waits boolean := false;
-    _most int4[] := agent.attempts_of(_kinds, _max_attempts);
+    _waits boolean := false; _most int4[] := agent.attempts_of(_kinds, _max_attempts);
     _grouped text[] := array(select l.kind from agent.limits as l where l.kind = any(_kinds) and l.grouped);
 begin
     bytes := 0;
@@ -257,8 +250,7 @@ begin
                     select n.kind, n.limit_key, n.due_at from agent.limit_note as n
                     where n.kind = given.kind and n.due_at <= _now
                     and n.due_at >= case when start.cursor <= _now then start.cursor else '-infinity' end
-                    order by n.due_at limit _read
-                ) as note
+                    order by n.due_at limit _read) as note
                 where not exists (select from agent.kind as k where k.kind = given.kind and k.paused)
             ) as due
             group by due.kind, due.limit_key order by min(due.due_at) limit 64
@@ -324,11 +316,9 @@ create or replace function agent.hold_mixed
 , _lease interval, _now timestamptz, _cursors timestamptz[], out places tid[], out vts timestamptz[]
 , out bytes int8) language plpgsql security definer as $$
 declare
-    _held record; _members text[];
-    _others text[] := agent.without_parked(_kinds);
+    _held record; _members text[]; _others text[] := agent.without_parked(_kinds);
     _all_parked boolean := array_remove(_others, '') = '{}';
-    _parked boolean := _all_parked or random() < 0.5;
-    _left int4 := _limit;
+    _parked boolean := _all_parked or random() < 0.5; _left int4 := _limit;
 begin
     bytes := 0;
     for _turn in 1..2 loop

@@ -21,8 +21,7 @@ begin
         set claimed_by = null, heartbeat_at = null, retrying = _counted
         , attempts = case when _counted then e.attempts else greatest(e.attempts - 1, 0) end
         , vt = _now + greatest(coalesce(_pauses[array_position(_of, e.id)], interval '0'), interval '0')
-        where e.id = any(_ids) returning e.group_key, e.lane
-    )
+        where e.id = any(_ids) returning e.group_key, e.lane)
     select array_agg(distinct group_key) filter (where group_key is not null), bool_or(lane < 0)
     into _groups, _parked from returned;
     if _parked then perform agent.note_parked(_ids, true); end if;

@@ -2,6 +2,7 @@
 --   extend_leases: a worker's heartbeat
 --   note_event: a worker, for what the next attempt must know
 --   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
+--   in_halves, added: one item that refuses stops no other; retention, erasing
 --   end_claims: their events are visible at once; rescues
 --   rescue_events: claims without heartbeats; a worker's sweep
 --   rescue_worker: a worker without its session; responder and deputy
@@ -75,6 +76,44 @@ end $$;
 create or replace function agent.is_outage(_sqlstate text) returns boolean
 language sql immutable parallel safe return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
 
+-- Runs a statement that takes items as $1 and returns counts. If it fails, in halves: one item that
+-- refuses, or that another transaction has locked, stops no other. kept names it, as one of _what,
+-- with its SQLSTATE.
+create or replace function agent.in_halves
+( _statement text, _items anyarray, _what text, out counts jsonb, out kept jsonb)
+language plpgsql as $$ declare _half int4 := cardinality(_items) / 2; _rest record;
+begin
+    counts := '{}'; kept := '{}';
+    if _items = '{}' then return; end if;
+    begin
+        execute _statement into counts using _items;
+        return;
+    exception when others then
+        if sqlstate <> '55P03' and agent.is_outage(sqlstate) then
+            raise;
+        elsif _half = 0 then
+            if sqlstate <> '55P03' then -- without the error's own text, which may quote the row
+                raise warning '% % cannot be removed: SQLSTATE %', _what, _items[1], sqlstate;
+            end if;
+            kept := jsonb_build_object(format('%s %s', _what, _items[1]), sqlstate);
+            return;
+        end if;
+    end;
+    perform set_config('lock_timeout', '10ms', true); -- for each of the others that are locked
+    select * into counts, kept from agent.in_halves(_statement, _items[:_half], _what);
+    select * into _rest from agent.in_halves(_statement, _items[_half + 1:], _what);
+    counts := agent.added(counts, _rest.counts); kept := kept || _rest.kept;
+end $$;
+
+-- The sums of two objects of counts.
+create or replace function agent.added(_counts jsonb, _more jsonb) returns jsonb
+language sql immutable parallel safe
+return (
+    select coalesce(jsonb_object_agg(name, total), '{}') from (
+        select key as name, sum(value::int8) as total
+        from (select * from jsonb_each_text(_counts) union all select * from jsonb_each_text(_more)) as c
+        group by key) as summed);
+
 -- Ends claims of a dead worker: their events are visible at once, the attempts counted, as after a
 -- lapse. Exhausted ones go to history. They remember _rescue: who found it out, and how. Skips
 -- locked rows, and rows that refuse it, with a warning. Returns how many.
@@ -142,7 +181,7 @@ begin
 end $$;
 
 -- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
--- all until a moment, by default now, except _ids; and those from before the clock went back. The
+-- all until a moment, by default now, except _ids; and those after now, as the clock went back. The
 -- worker calls it over a new connection, and again with the moment returned. Skips locked events.
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz
@@ -152,10 +191,9 @@ begin
     before := coalesce(_before, agent.clock());
     select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}')
     into _unknown, _unknown_claims
-    from agent.event as e
-    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name
+    from agent.event as e where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name
     and (e.claimed[array_upper(e.claimed, 1)] <= before
-        or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 minute')
+        or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 second')
     and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim
         from unnest(_ids, _claims) as known (id, claim));
     released := (

@@ -60,11 +60,11 @@ declare
     _swept text[] := array(select kind from agent.kind
         where not paused and (_kinds is null or kind = any(_kinds)));
     _ids int8[] := agent.lock_for_sweep(array(
-        select batch.id from generate_series(-4, 59) as lane cross join unnest(_swept) as swept (kind)
+        select batch.id from agent.live_kinds() as live
         cross join lateral (
             select id, group_key from agent.event
-            where head and event.lane = lane.lane and event.kind = swept.kind and vt < _since
-            and claimed_by is null order by vt limit _limit
+            where head and event.lane = live.lane and event.kind = live.kind and vt < _since
+            and claimed_by is null and live.kind in (select unnest(_swept)) order by vt limit _limit
         ) as h
         cross join lateral (
             (select m.id from agent.event as m
@@ -104,8 +104,7 @@ create or replace function agent.free_groups
 ( _after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql security definer set enable_seqscan = off set lock_timeout = '30ms' as $$
 declare
-    _now timestamptz := agent.clock(); _claimable text[] := agent.claimable_kinds();
-    _group record;
+    _now timestamptz := agent.clock(); _claimable text[] := agent.claimable_kinds(); _group record;
 begin
     freed := 0;
     for _group in
@@ -115,8 +114,7 @@ begin
             union all
             select (select group_key from agent.event where not head and group_key > member.group_key
                 order by group_key limit 1), nth + 1
-            from member where member.group_key is not null and nth < _limit * 20
-        )
+            from member where member.group_key is not null and nth < _limit * 20)
         select member.group_key, nth, h.id is null as headless, wanting
         -- In the order of the walk, no further than needed: "offset 0" makes it a nested loop.
         from member left join lateral (select * from agent.event as e
@@ -157,8 +155,8 @@ begin
     end loop;
 end $$;
 
--- Whether a group has no head, or not the one that the rules say (agent.outranked). A member that
--- became visible behind a head counts once a worker has had two minutes to sweep; else at once.
+-- Whether a group has no head, or another head than agent.outranked says. Workers have two minutes
+-- to sweep before a member counts that became visible behind its head.
 create or replace function agent.wrong_head(_group_key text) returns boolean
 language plpgsql security definer set enable_seqscan = off as $$
 declare
@@ -167,8 +165,7 @@ declare
         select coalesce(max(_now - interval '2 minutes'), '-infinity') from agent.worker as w
         where w.died_at is null and agent.worker_alive(w.seen_at)
         and w.started_at < _now - interval '3 minutes');
-    _claimable text[] := agent.claimable_kinds();
-    _head agent.event;
+    _claimable text[] := agent.claimable_kinds(); _head agent.event;
 begin
     select * into _head from agent.event where group_key = _group_key and head;
     if not found then
@@ -189,9 +186,7 @@ end $$;
 -- it set right.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql security definer set lock_timeout = '30ms' set enable_seqscan = off as $$
-declare
-    _waiting agent.event; _living int4;
-    _healed int4 := 0;
+declare _waiting agent.event; _living int4; _healed int4 := 0;
 begin
     -- Looks before it locks: children that end wait for the lock.
     for _waiting in
@@ -245,19 +240,7 @@ end $$;
 create or replace function agent.sweep_kinds() returns void
 language plpgsql security definer set enable_bitmapscan = off as $$ declare _lanes int4[]; _found text[];
 begin
-    select array_agg(lane), array_agg(kind) into _lanes, _found
-    from (
-        with recursive found (lane, kind) as (
-            select lanes.lane, (select kind from agent.event where head and event.lane = lanes.lane
-                order by kind limit 1)
-            from (select nth::int2 from generate_series(-4, 59) as nth) as lanes (lane)
-            union all
-            select lane, (select kind from agent.event
-                where head and event.lane = found.lane and event.kind > found.kind order by kind limit 1)
-            from found where found.kind is not null
-        )
-        select lane, kind from found where kind is not null
-    ) as seen;
+    select array_agg(lane), array_agg(kind) into _lanes, _found from agent.live_kinds();
     -- Kinds of other lengths were written by hand.
     perform agent.register_kinds(array(select kind from unnest(_found) as kind
             where length(kind) between 1 and 200));
@@ -292,8 +275,7 @@ declare
     _timeout interval := current_setting('statement_timeout');
     _until timestamptz := clock_timestamp() + least(interval '1 second'
         , case when _timeout > interval '0' then _timeout / 2 end);
-    _expired int8 := 0;
-    _batch int4;
+    _expired int8 := 0; _batch int4;
 begin
     loop
         _batch := agent.sweep_events(_max_attempts, _max_vt_age, null, true, 500, _expired = 0);

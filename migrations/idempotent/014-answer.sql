@@ -26,8 +26,7 @@ begin
     -- In a new statement, which sees the events.
     insert into agent.request (event_id, channel, waits_until)
     select i.id, _channel, max(agent.clock() + _waits[i.ordinal])
-    from unnest(_ordinals, _ids) as i (ordinal, id)
-    where _waits[i.ordinal] is not null and exists (
+    from unnest(_ordinals, _ids) as i (ordinal, id) where _waits[i.ordinal] is not null and exists (
         select from agent.event as e where e.id = i.id and (
             exists (select from agent.worker as w
                 where e.kind = any(w.kinds) and w.ordered is not null and w.died_at is null
@@ -80,8 +79,7 @@ begin
     ), answered as (
         update agent.request as r set answer = open.answer from open
         where r.event_id = open.event_id and r.channel = open.channel
-        returning r.event_id, r.channel, r.answer
-    )
+        returning r.event_id, r.channel, r.answer)
     select array_agg(told.event_id) into _taken from (
         select event_id, pg_notify(channel
             , event_id || case when octet_length(answer) < 7900 then ' ' || answer else '' end) from answered

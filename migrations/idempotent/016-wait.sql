@@ -161,8 +161,7 @@ end $$;
 -- The same by the event's natural key, or its id. A program reaches events that its role stored
 -- and, by Slack's own keys, which cannot be guessed, Slack's events.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
-language sql security definer as $$
-    select agent.signal_event((
+language sql security definer as $$ select agent.signal_event((
         select e.id from agent.event as e where e.id = agent.live_event(_key)
         and (agent.stored_by_caller(e.enqueued_by) or e.kind like 'slack.%'
             and e.item_key = agent.bounded_key(_key))), _name, _value::json) $$;

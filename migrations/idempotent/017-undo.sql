@@ -102,8 +102,7 @@ begin
                     from unnest(latest.starts, latest.counts) with ordinality as began (at, count, nth)
                     where began.at >= _e.began and began.count > 0)::int4 as nth
                 from agent.limit_state as latest where latest.kind = _e.kind and latest.limit_key = _e.key
-                order by latest.at desc limit 1
-            ) as counted
+                order by latest.at desc limit 1) as counted
             where s.kind = _e.kind and s.limit_key = _e.key and s.at = counted.at and counted.nth is not null;
             if found then
                 insert into agent.limit_note (kind, limit_key, due_at)
@@ -128,8 +127,7 @@ language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqs
                 select from agent.live_children(given.id) as c where c.id <> all(_ids)))
             union
             select e.continuation_id from waiting join agent.event as e on e.id = waiting.id
-            where e.continuation_id = any(_ids) and agent.if_failed(e.changes) <> 'leave'
-        )
+            where e.continuation_id = any(_ids) and agent.if_failed(e.changes) <> 'leave')
         select waiting.id from waiting);
 end $$;
 

@@ -35,20 +35,17 @@ end $$;
 
 -- Whose child an event is, for a handler that awaits it: an array of the change {"action": "child
 -- of", "id", "name"}; otherwise an empty one. name: of the parent's wait.
-create or replace function agent.child_of(_changes jsonb) returns jsonb
-language sql immutable parallel safe
+create or replace function agent.child_of(_changes jsonb) returns jsonb language sql immutable parallel safe
 return jsonb_path_query_array(_changes, '$[*] ? (@.action == "child of")');
 
 -- What becomes of a child whose parent fails, expires or is cancelled: cancel, await, or leave.
 -- Other events are left.
-create or replace function agent.if_failed(_changes jsonb) returns text
-language sql immutable parallel safe
+create or replace function agent.if_failed(_changes jsonb) returns text language sql immutable parallel safe
 return case when agent.child_of(_changes) = '[]' then 'leave'
     else coalesce(agent.child_of(_changes) #>> '{0,if_failed}', 'cancel') end;
 
 -- How a child ended, as the value of the signal to its parent.
-create or replace function agent.child_end(_child agent.event_hist) returns json
-language sql stable
+create or replace function agent.child_end(_child agent.event_hist) returns json language sql stable
 return json_build_object('id', _child.id, 'kind', agent.base_kind(_child.kind, _child.notes)
     , 'key', _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
     , 'error', (_child.errors -> -1) - 'traceback', 'result', _child.result);
@@ -71,8 +68,7 @@ create or replace function agent.run_child
 , _if_failed text default 'cancel', out answer text, out signal json)
 language plpgsql security definer set enable_seqscan = off as $$
 declare
-    _held agent.event;
-    _child agent.event := agent.given_job(_job);
+    _held agent.event; _child agent.event := agent.given_job(_job);
     _past agent.event_hist; _added record;
 begin
     select taken.answer, taken.signal into answer, signal
@@ -93,8 +89,7 @@ begin
         end if;
         select * into _past from agent.event_hist
         where continuation_id = _id and outcome = 'completed'
-        and agent.child_of(changes) #>> '{0,name}' = _name
-        order by finished_at desc limit 1;
+        and agent.child_of(changes) #>> '{0,name}' = _name order by finished_at desc limit 1;
         if found then
             perform agent.send_signal(_id, _name, agent.child_end(_past), false
                 , coalesce(_past.item_key, _past.id::text));

@@ -5,8 +5,7 @@
 --   workflow, workflow_below, list_workflows: operators
 
 -- The first event that an event runs again, directly or through others, by its changes; null: none.
-create or replace function agent.rerun_first(_changes jsonb) returns int8
-language sql immutable parallel safe
+create or replace function agent.rerun_first(_changes jsonb) returns int8 language sql immutable parallel safe
 return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change
     where change ->> 'action' = 'replay of' limit 1);
 
@@ -62,11 +61,8 @@ begin
                 (select l.status from agent.live_job as l where l.continuation_id = parent.id limit _most)
                 union all
                 (select h.status from agent.ended_job as h
-                where h.continuation_id = parent.id and h.event_ts >= _from limit _most)
-            ) as c
-            group by c.status
-        ) as s
-    ) as counted
+                where h.continuation_id = parent.id and h.event_ts >= _from limit _most)) as c
+            group by c.status) as s ) as counted
     order by given.nth;
 end $$;
 
@@ -88,8 +84,7 @@ language plpgsql stable security definer set enable_seqscan = off as $$
 declare
     _job agent.job := agent.job_of(_id);
     _fanned int8 := (jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "fanned out").id'))::int8;
-    _row jsonb;
-    _path jsonb := '[]';
+    _row jsonb; _path jsonb := '[]';
 begin
     if _fanned is not null then _job := coalesce(agent.job_of(_fanned), _job); end if;
     if _job.id is null then return null; end if;
@@ -110,8 +105,7 @@ create or replace function agent.workflow_below(_id int8, _after int8, _limit in
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan set enable_seqscan = off as $$
 declare
-    _job agent.job := agent.job_of(_id);
-    _first int8 := agent.rerun_first(_job.changes);
+    _job agent.job := agent.job_of(_id); _first int8 := agent.rerun_first(_job.changes);
     _from timestamptz := case when _first is null then _job.enqueued_at - interval '1 hour'
         else '-infinity' end;
     _most int4 := least(greatest(_limit, 1), 500);
@@ -137,8 +131,7 @@ create or replace function agent.list_workflows(_after timestamptz, _after_id in
 returns setof jsonb language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-    _left int4 := least(greatest(_limit, 1), 200);
-    _rows jsonb[] := '{}';
+    _left int4 := least(greatest(_limit, 1), 200); _rows jsonb[] := '{}';
     _from timestamptz := agent.clock() - interval '30 days';
     _first timestamptz := (
         select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o

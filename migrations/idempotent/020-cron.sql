@@ -87,8 +87,7 @@ returns table (name text, kind text, schedule text, time_zone text, catch_up tex
 end;
 
 -- Seconds until the next schedule is due, by the database's clock; null: there is none.
-create or replace function agent.next_cron() returns float8
-language sql security definer
+create or replace function agent.next_cron() returns float8 language sql security definer
 return (select extract(epoch from min(next_at) - n.now_at)
     from (select agent.clock() as now_at offset 0) as n join agent.cron
     on not paused and next_at > n.now_at and isfinite(next_at) group by n.now_at);

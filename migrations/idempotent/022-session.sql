@@ -158,8 +158,7 @@ language sql security definer set jit = off as $$
         select case when w.died_at is not null then 'died'
             when w.session is not null and w.session <> all(open.sessions) then 'lost'
             when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained'
-                else 'alive' end as state
-    ) as s
+                else 'alive' end as state) as s
     order by w.name $$;
 
 -- One look at all sessions, by worker _name: which workers have lost theirs and have not been taken

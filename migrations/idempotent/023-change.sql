@@ -2,6 +2,7 @@
 --   acting: who changes something; all that keep it
 --   cancel_event, cancel_jobs, cancel_job, cancel_live: cancel; operators, programs
 --   live_messages, replace_message: an edited or deleted message's turn; workers
+--   stop_turns: the turns in a thread; workers
 --   cancel_grace, why_cancelled, with_live_children, end_waiting: parts of these
 --   expire_jobs, reschedule_event: operators, programs
 --   pause_kind, resume_kind: operators
@@ -22,8 +23,8 @@ create or replace function agent.why_cancelled(_id int8) returns text
 language plpgsql stable security definer as $$ begin
     return (
         select 'cancelled while running by ' || e.cancelled_by || coalesce(': ' || (change ->> 'reason'), '')
-        from agent.event as e cross join lateral jsonb_path_query_first(e.changes
-            , 'strict $[last to 0] ? (@.action == "cancelling")') as change
+        from agent.event as e cross join lateral (select jsonb_path_query_array(e.changes
+                , 'strict $[*] ? (@.action == "cancelling")') -> -1) as latest (change)
         where e.id = _id and e.cancelled_by is not null and (change ->> 'named')::boolean);
 exception when others then return null;
 end $$;
@@ -36,8 +37,7 @@ return array(
         select unnest(_ids) as id
         union
         select e.id from below join agent.event as e
-        on e.continuation_id = below.id and (_all or agent.if_failed(e.changes) = 'cancel')
-    )
+        on e.continuation_id = below.id and (_all or agent.if_failed(e.changes) = 'cancel'))
     select below.id from below);
 
 -- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction
@@ -131,8 +131,7 @@ end $$;
 -- stopped; if the attempt completes all the same, so does the event; or it runs its undos first),
 -- 'busy' (it is locked: try again), or null: it is not in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
-language sql security definer set enable_seqscan = off
-as $$ select agent.cancel_job(
+language sql security definer set enable_seqscan = off as $$ select agent.cancel_job(
     (select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false) $$;
 
 -- The same by its natural key or its id.
@@ -149,13 +148,8 @@ declare
     _group_key text := agent.event_group_key(_event);
     _ts text := agent.slack_event(_event) ->> 'ts';
 begin
-    return query select e.id, e.kind, e.event_ts, e.claimed, e.claimed_by is not null, e.event from (
-        select * from agent.event as h where h.group_key = _group_key and h.head
-        union all select * from agent.event as h
-        where h.group_key = _group_key and not h.head and h.claimed_by is not null
-        union all select * from agent.event as h
-        where h.group_key = _group_key and not h.head and h.claimed_by is null
-    ) as e
+    return query select e.id, e.kind, e.event_ts, e.claimed, e.claimed_by is not null, e.event
+    from agent.live_in_group(_group_key) as e
     where e.cancelled_by is null and agent.slack_event(e.event) ->> 'ts' = _ts
     and (e.kind = 'slack.app_mention' or starts_with(e.kind, 'slack.message'));
 end $$;
@@ -187,14 +181,27 @@ begin
     return _answer;
 end $$;
 
+-- Cancels the turns in the thread of _event that began before _at. A turn begins as its step _step
+-- ends. Answers busy where one is locked: try again; else as cancel_job; null: there is none.
+create or replace function agent.stop_turns
+( _event jsonb, _at timestamptz, _step text, _by text, _why text) returns text
+language sql security definer set enable_seqscan = off begin atomic
+    select min(agent.cancel_job(e.id, _by, _why))
+    -- A direct message that begins a thread is in the group of all such messages.
+    from unnest(array[agent.event_group_key(_event), agent.event_group_key(_event #- '{event,thread_ts}')])
+        with ordinality as found (key, nth) cross join agent.live_in_group(found.key) as e
+    where (found.nth = 1
+        or agent.slack_event(e.event) ->> 'ts' = agent.slack_event(_event) ->> 'thread_ts')
+    and exists (select from agent.step as s
+        where s.event_id = e.id and s.name = _step and s.finished_at < _at);
+end;
+
 -- Moves an event to another time by its item key, or its id. Answers 'rescheduled', 'running' or
 -- 'waiting' (for its children or an answer; nothing was changed), or null: no such event is in the
 -- queue.
 create or replace function agent.reschedule_event(_item_key text, _run_at timestamptz) returns text
 language plpgsql security definer set enable_seqscan = off as $$
-declare
-    _found agent.event;
-    _id int8 := agent.live_event(_item_key);
+declare _found agent.event; _id int8 := agent.live_event(_item_key);
 begin
     if coalesce(_run_at >= '10000-01-01 00:00:00+00' or _run_at = '-infinity', true) then
         raise invalid_parameter_value using message = format('an event cannot be rescheduled to %s'
@@ -226,7 +233,6 @@ language plpgsql security definer set lock_timeout = '2s' as $$ begin
 end $$;
 
 -- Resumes a paused kind and wakes the workers.
-create or replace function agent.resume_kind(_kind text) returns void
-language sql security definer as $$
+create or replace function agent.resume_kind(_kind text) returns void language sql security definer as $$
     update agent.kind set paused = false, paused_at = null, paused_by = null where kind = _kind and paused;
     select agent.free_groups(), pg_notify('agent_event', '') $$;

@@ -8,8 +8,7 @@
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql as $$ declare _new agent.event;
 begin
-    _new.id := _old.id; _new.event_ts := _old.event_ts;
-    _new.vt := agent.clock();
+    _new.id := _old.id; _new.event_ts := _old.event_ts; _new.vt := agent.clock();
     _new.claimed := _old.claimed; _new.event := _old.event;
     _new.kind := case when _old.outcome = 'completed' then agent.base_kind(_old.kind, _old.notes)
         else _old.kind end;
@@ -50,8 +49,7 @@ begin
     , array_agg(old.event order by (old.event).group_key, (old.event).item_key, old.id) into _found, _rows
     from (
         select h.id, agent.rerun_row(h) as event from agent.event_hist as h where h.id = any(_ids)
-        order by h.event_ts, h.id for update skip locked
-    ) as old;
+        order by h.event_ts, h.id for update skip locked) as old;
     if _found is null then return '{}'; end if;
     perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
     _moved := agent.add_new_jobs(_found, _rows);
@@ -71,8 +69,7 @@ begin
         where exists (select from agent.open_questions(moved)) or exists (
             select from agent.step as c
             where c.event_id = moved and c.name ~ '^child .*:[0-9]+$'
-            and c.result #>> '{value,outcome}' <> 'completed')
-    ) as again
+            and c.result #>> '{value,outcome}' <> 'completed')) as again
     where s.event_id = again.id and s.in_order;
     delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
     where s.event_id = moved and s.name = q.question;
@@ -114,8 +111,7 @@ end $$;
 -- kept.
 create or replace function agent.kept_steps(_id int8, _from text)
 returns table (name text, nth int4, label text, kept boolean)
-language sql stable security definer set enable_seqscan = off as $$
-    with stored as (
+language sql stable security definer set enable_seqscan = off as $$ with stored as (
         select s.name, s.nth, s.sort, coalesce(s.finished_at, s.started_at) as stored_at, s.finished_at
         , s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end as label
         -- The names are those of surelane_worker.handling.asks.
@@ -133,8 +129,7 @@ language sql stable security definer set enable_seqscan = off as $$
         or s.question = (select f.question from stored as f where f.label = _from limit 1)
     ), before as (
         select s.*, s.stored_at < cut.at and (s.finished_at is not null or s.sort = 'sleep') as done
-        from stored as s cross join cut
-    )
+        from stored as s cross join cut)
     select b.name, b.nth, b.label
     , coalesce(b.done and (b.question is null or exists (
         select from before as f where f.question = b.question and f.done and (f.name = b.question || ' closed'
@@ -185,8 +180,7 @@ begin
     rerun := nextval('agent.event_id_seq');
     _root := regexp_replace(coalesce(_old.item_key, _old.id::text), ':rerun:[0-9]+$', '');
     key := left(_root, 160) || ':rerun:' || rerun;
-    _new.id := rerun; _new.event_ts := _now; _new.vt := _now;
-    _new.event := coalesce(_payload, _old.event);
+    _new.id := rerun; _new.event_ts := _now; _new.vt := _now; _new.event := coalesce(_payload, _old.event);
     _new.kind := case when steps = '{}' then agent.base_kind(_old.kind, _old.notes) else _old.kind end;
     _new.item_key := key; _new.group_key := _old.group_key;
     _new.max_attempts := _old.max_attempts; _new.lane := _old.lane;
@@ -239,6 +233,5 @@ return array(
                 when 'replay of' then array[(change ->> 'id')::int8, (change ->> 'first')::int8]
             else array(select jsonb_array_elements(change -> 'signals_of')::int8) end) from run
         cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change
-        where change ->> 'action' in ('replay of', 'continuation of')
-    )
+        where change ->> 'action' in ('replay of', 'continuation of'))
     select run.id from run where run.id <> _id);

@@ -13,14 +13,12 @@ returns table (kind text, paused boolean, pending int8, scheduled int8, running 
     , count(e.id) filter (where e.vt > n.now and e.claimed_by is not null)
     , min(e.vt) filter (where e.vt <= n.now)
     from (select agent.clock() as now offset 0) as n cross join agent.kind as k left join agent.event as e
-    on e.kind = k.kind
-    group by k.kind order by k.kind $$;
+    on e.kind = k.kind group by k.kind order by k.kind $$;
 
 -- How many live runs began under which version of their handler, where handlers name versions. If
 -- any do, it reads the whole queue.
 create or replace function agent.count_versions() returns table (kind text, version text, runs int8)
-language sql stable security definer set jit = off as $$
-    select named.base, begun.version, count(*)
+language sql stable security definer set jit = off as $$ select named.base, begun.version, count(*)
     from (select distinct regexp_replace(k.kind, '@[0-9.]+$', '') as base from agent.kind as k
         where k.kind ~ '@[0-9.]+$') as named
     join agent.event as e on agent.base_kind(e.kind, e.notes) = named.base
@@ -54,8 +52,7 @@ declare
         select known from unnest(array['completed', 'failed', 'expired', 'cancelled']) as known
         where _statuses is null or known = any(_statuses));
     _wanted text[] := array(select kind from agent.kind where _kinds is null union select unnest(_kinds));
-    _now timestamptz := agent.clock(); _left int4 := _limit;
-    _found int4; _days int4;
+    _now timestamptz := agent.clock(); _left int4 := _limit; _found int4; _days int4;
     -- The step's events ended from _from to before _to; their event_ts lie from _first to _last.
     _from timestamptz;
     _to timestamptz := least(_until, _after + interval '1 microsecond', 'infinity');
@@ -79,8 +76,7 @@ begin
                 and e.finished_at >= _from and e.finished_at < _to
                 and (_after is null or (e.finished_at, e.id) < (_after, _after_id))
                 and e.event_ts between _first and _last
-                order by e.finished_at desc, e.id desc limit _left
-            ) as h
+                order by e.finished_at desc, e.id desc limit _left) as h
             order by h.finished_at desc, h.id desc limit _left;
         else
             return query select h.*
@@ -129,9 +125,7 @@ create or replace function agent.tagged_jobs
 ( _tags jsonb, _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz
 , _after_id int8, _limit int4) returns setof agent.job language plpgsql stable security definer
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as $$
-declare
-    _ids int8[]; _first record; _found int4;
-    _left int4 := _limit;
+declare _ids int8[]; _first record; _found int4; _left int4 := _limit;
 begin
     select t.key as name, t.value as sought into _first from jsonb_each(_tags) as t limit 1;
     loop
@@ -141,8 +135,7 @@ begin
                 select s.event_id from agent.step as s
                 where s.nth = -1 and s.name = _first.name and s.arguments = wanted.value
                 and s.event_id < coalesce(_after_id, 9223372036854775807)
-                order by s.event_id desc limit greatest(_left, 100)
-            ) as tagged
+                order by s.event_id desc limit greatest(_left, 100)) as tagged
             order by 1 desc limit greatest(_left, 100));
         exit when _ids = '{}';
         return query select j.* from agent.job as j
@@ -171,9 +164,7 @@ create or replace function agent.list_jobs
 , _since timestamptz default null, _until timestamptz default null, _after timestamptz default null
 , _after_id int8 default null, _limit int4 default 20, _tags jsonb default null) returns setof agent.job
 language plpgsql security definer set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as $$
-declare
-    _left int4 := least(greatest(_limit, 1), 1000);
-    _found int4 := 0;
+declare _left int4 := least(greatest(_limit, 1), 1000); _found int4 := 0;
 begin
     if _tags is not null then
         return query select * from agent.tagged_jobs(
@@ -186,15 +177,13 @@ begin
         select j.* from agent.live_job as j where j.id = any(array(select agent.live_events_of(_key)))
         and (_statuses is null or j.status = any(_statuses)) and (_kinds is null or j.kind = any(_kinds))
         and (_since is null or j.enqueued_at >= _since) and (_until is null or j.enqueued_at < _until)
-        and (_after_id is null or j.id < _after_id)
-        order by j.id desc limit _left;
+        and (_after_id is null or j.id < _after_id) order by j.id desc limit _left;
         get diagnostics _found = row_count;
     else
         return query select j.* from agent.live_job as j
         where (_statuses is null or j.status = any(_statuses)) and (_kinds is null or j.kind = any(_kinds))
         and (_since is null or j.enqueued_at >= _since) and (_until is null or j.enqueued_at < _until)
-        and (_after_id is null or j.id < _after_id)
-        order by j.id desc limit _left;
+        and (_after_id is null or j.id < _after_id) order by j.id desc limit _left;
         get diagnostics _found = row_count;
     end if;
     _left := _left - _found;
@@ -221,8 +210,7 @@ create or replace function agent.search_jobs
             , p #>> '{channel,name}', p ->> 'channel_id', p #>> '{channel,id}', p #>> '{event,channel}'
             , p #>> '{event,ts}', p #>> '{message,ts}', p #>> '{container,message_ts}'
             , p #>> '{event,item,ts}', p ->> 'trigger_id', p ->> 'event_id', j.item_key, j.group_key)) as text
-            offset 0
-    ) as sent
+            offset 0) as sent
     -- Slack escapes three characters of what people type.
     cross join lateral (
         select replace(replace(replace(sent.text, '&lt;', '<'), '&gt;', '>'), '&amp;', '&') as text offset 0
@@ -237,8 +225,7 @@ create or replace function agent.narrow_jobs
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz
 , _after_id int8, _most int4, _workspace text, _channel text, _user text, _error text, _words text[]
 , _tags jsonb default null) returns table (nth int8, matches boolean, job agent.job)
-language sql security definer set jit = off as $$
-    with looked as materialized (
+language sql security definer set jit = off as $$ with looked as materialized (
         select row_number() over () as nth, j::agent.job as job
         from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _most, _tags) as j
     ), judged as materialized (
@@ -251,8 +238,7 @@ language sql security definer set jit = off as $$
                 select from unnest(_words) as word
                 where position(lower(word) in lower(concat_ws(' ', (l.job).item_key, (l.job).group_key
                         , (l.job).dedupe_key))) = 0) as matches
-        from looked as l
-    )
+        from looked as l)
     select j.nth, j.matches, j.job from judged as j
     where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth $$;
 
@@ -276,9 +262,7 @@ language sql stable security definer set enable_bitmapscan = off set enable_sort
 create or replace function agent.message_jobs(_teams text[], _channel text, _ts numeric, _thread text)
 returns setof int8
 language plpgsql stable security definer set enable_bitmapscan = off set enable_sort = off as $$
-declare
-    _at timestamptz := agent.to_timestamptz(_ts);
-    _key text;
+declare _at timestamptz := agent.to_timestamptz(_ts); _key text;
 begin
     for _key in
         select agent.bounded_key(concat_ws(':', team, _channel, thread))
@@ -306,9 +290,7 @@ end $$;
 create or replace function agent.count_jobs
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _most int4
 , _tags jsonb default null) returns int4 language plpgsql security definer set jit = off as $$
-declare
-    _counted int4 := 0;
-    _page int4; _found int4; _after timestamptz; _after_id int8;
+declare _counted int4 := 0; _page int4; _found int4; _after timestamptz; _after_id int8;
 begin
     loop
         _page := least(1000, _most - _counted);

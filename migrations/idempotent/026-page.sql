@@ -13,14 +13,12 @@ set plan_cache_mode = force_custom_plan set enable_seqscan = off as $$ begin
     from (
         select e.event, e.notes from agent.event as e where e.id = _id
         union all select h.event, h.notes from agent.event_hist as h
-        where h.id = _id and h.event_ts = _event_ts limit 1
-    ) as n
+        where h.id = _id and h.event_ts = _event_ts limit 1) as n
     cross join lateral (
         select noted.key as ordinal, coalesce(noted.value ->> 'ts', noted.value #>> '{}') as ts
         from unnest(array['replies', 'streams']) as sort
         cross join lateral jsonb_each(case jsonb_typeof(n.notes -> sort)
-                when 'object' then n.notes -> sort end) as noted
-    ) as r
+                when 'object' then n.notes -> sort end) as noted) as r
     -- A reply that is being sent has no timestamp, nor has one through a response URL.
     where r.ts ~ '^[0-9]{10}[.][0-9]{6}$' order by 1 limit 100;
 end $$;
@@ -56,9 +54,7 @@ begin
         from (
             select e.finished_at, e.claimed, e.enqueued_at from agent.event_hist as e
             where e.kind = k.kind and e.outcome = o.outcome and e.finished_at >= _from
-            and e.event_ts between _first and _last
-            order by e.finished_at desc limit _sample
-        ) as h
+            and e.event_ts between _first and _last order by e.finished_at desc limit _sample) as h
     ) as f
     where f.n > 0;
 end $$;
@@ -140,8 +136,7 @@ end $$;
 -- retries, waits for an answer. Looks at the oldest 500, and each kind's oldest head.
 create or replace function agent.longest_waiting(_limit int4)
 returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
-language sql security definer set enable_bitmapscan = off as $$
-    with oldest as materialized (
+language sql security definer set enable_bitmapscan = off as $$ with oldest as materialized (
         select e.id, e.kind, e.vt, e.claimed_by, e.retrying from agent.event as e order by e.id limit 500
     ), found as (
         select o.id, o.kind from oldest as o
@@ -150,17 +145,14 @@ language sql security definer set enable_bitmapscan = off as $$
             or exists (select from agent.step as s
                 where s.event_id = o.id and s.sort = 'wait' and s.finished_at is null))
         union
-        select probe.id, k.kind from agent.kind as k
+        select (array_agg(first.id order by first.vt))[1], live.kind from agent.live_kinds() as live
         cross join lateral (
-            select first.id from generate_series(-4, 59) as lanes (number) cross join lateral (
-                select e.id, e.vt from agent.event as e
-                where e.head and e.lane = lanes.number and e.kind = k.kind and e.vt <= (select agent.clock())
-                order by e.vt limit 1
-            ) as first order by first.vt limit 1
-        ) as probe
+            select e.id, e.vt from agent.event as e
+            where e.head and e.lane = live.lane and e.kind = live.kind and e.vt <= (select agent.clock())
+            order by e.vt limit 1
+        ) as first group by live.kind
     ), ranked as (
-        select f.id, row_number() over (partition by f.kind order by f.id) as nth from found as f
-    )
+        select f.id, row_number() over (partition by f.kind order by f.id) as nth from found as f)
     select e.id, e.kind, e.group_key, e.enqueued_at, w.reason, w.detail
     from (select r.id, r.nth from ranked as r where r.nth <= 3 order by r.nth, r.id limit _limit) as chosen
     join agent.event as e on e.id = chosen.id cross join lateral agent.why_waiting(e.id) as w
@@ -183,15 +175,12 @@ begin
     from (
         select * from agent.kind as each
         where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
-        order by each.kind limit least(greatest(_limit, 1), 1000)
-    ) as k
+        order by each.kind limit least(greatest(_limit, 1), 1000)) as k
     cross join lateral (
         select count(*) as failed from (
             select from agent.event_hist as h
             where h.kind = k.kind and h.outcome = 'failed' and h.finished_at >= _from and h.event_ts >= _first
-            limit 1000
-        ) as ended
-    ) as f
+            limit 1000) as ended ) as f
     order by k.kind;
 end $$;
 
@@ -214,8 +203,7 @@ begin
             ) as following where known.nth < 200
         ), busiest as (
             select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc
-            limit 5
-        )
+            limit 5)
         select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
         , (select coalesce(sum(s.count), 0)::int8
             from unnest((b.state).starts, (b.state).counts) as s (at, count)
@@ -237,8 +225,7 @@ set plan_cache_mode = force_custom_plan set enable_bitmapscan = off as $$ begin
         select t.name, t.scheduled_at, t.fired
         , agent.bounded_key('cron:' || t.name || ':'
             || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
-        from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)
-    ) as given
+        from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)) as given
     cross join lateral (
         select l.id, l.status, l.reason, l.errors -> -1 ->> 'type' as error, l.finished_at
         from agent.live_job as l where l.item_key = given.item_key
@@ -265,8 +252,7 @@ language sql security definer set enable_bitmapscan = off as $$
             from (select * from agent.event as a where a.attempts > 0 and a.vt > (select agent.clock())
                 order by a.vt limit 20000) as f
             where f.claimed_by is not null and f.head and (_worker is null or f.claimed_by = _worker)
-        ) as e
-    ) as r
+        ) as e) as r
     where r.nth <= least(greatest(_each, 1), 500) order by r.claimed_by, r.nth $$;
 
 -- A page of the questions that ctx.ask has open, the newest first: of live events that wait for a

@@ -21,8 +21,7 @@ end $$;
 create or replace function agent.begin_action(_who text, _via text, _action text, _target text, _detail jsonb)
 returns int8 language plpgsql security definer as $$ declare _id int8;
 begin
-    delete from agent.operator_action
-    where id in (
+    delete from agent.operator_action where id in (
         select id from (select id, at from agent.operator_action order by id limit 100) as oldest
         where at < agent.clock() - interval '400 days' for update skip locked);
     insert into agent.operator_action (at, who, via, role, action, target, detail)

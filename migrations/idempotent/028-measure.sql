@@ -1,8 +1,9 @@
 -- Figures of the queue, deliveries that became no event, and connections.
 --   count_heads, named_kinds, vacuum_holder, queue_figures: parts of measure_queue
 --   measure_queue: the first caller after a pause measures; workers, ingest
---   note_dropped, find_dropped: deliveries that became no event; ingest, operators
+--   note_dropped, find_dropped, drop_notes: deliveries that became no event; ingest, operators
 --   announce_sockets, list_sockets: whose Socket Mode's connections are; ingest, operators
+--   dead_share: whether the live queue is worth a vacuum; workers
 --   first_calls: tries what each service calls first; surelane doctor
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
@@ -31,8 +32,7 @@ begin
                 , count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
                 into _lane from (
                     select vt from agent.event where head and lane = _band.first + _seen and kind = _kind
-                    limit case when _band.first < 0 then 100000 end
-                ) as counted;
+                    limit case when _band.first < 0 then 100000 end) as counted;
             else
                 select count(*) filter (where vt <= _now) as pending
                 , count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
@@ -40,8 +40,7 @@ begin
                     select vt from agent.event where head and lane = _band.first + _seen
                     -- Hashed, which an array would not be.
                     and kind not in (select but from unnest(_but) as but)
-                    limit case when _band.first < 0 then 100000 end
-                ) as counted;
+                    limit case when _band.first < 0 then 100000 end) as counted;
             end if;
             _visible := _visible + _lane.pending;
             _ahead := _ahead + _lane.later;
@@ -55,8 +54,7 @@ end $$;
 
 -- The kinds that are counted by name where there are more than 500: the largest in 1,000 pages of
 -- the queue, then paused kinds and workers' kinds. Null: all are.
-create or replace function agent.named_kinds() returns text[]
-language plpgsql as $$
+create or replace function agent.named_kinds() returns text[] language plpgsql as $$
 declare _percent float8 := 100 * 1000 * 8192.0 / greatest(pg_relation_size('agent.event'), 1);
 begin
     if not exists (select from agent.kind offset 500) then return null; end if;
@@ -69,6 +67,18 @@ begin
             select distinct handled as kind from agent.worker as w cross join unnest(w.kinds) as handled
         ) as workers on workers.kind = k.kind
         order by seen.events desc nulls last, k.paused desc, workers.kind is null, k.kind limit 500);
+end $$;
+
+-- The dead rows of the live queue by the statistics, as a share of what is worth a vacuum: 2,000,
+-- or a twentieth of the live ones. Null where the caller may not vacuum it: before PostgreSQL 17
+-- its owner alone may.
+create or replace function agent.dead_share() returns float8 language plpgsql security definer as $$ begin
+    if current_setting('server_version_num')::int4 < 170000
+        or not has_table_privilege(session_user, 'agent.event', 'maintain') then
+        return null;
+    end if;
+    return pg_stat_get_dead_tuples('agent.event'::regclass)
+        / greatest(2000, pg_stat_get_live_tuples('agent.event'::regclass) / 20.0);
 end $$;
 
 -- What holds back vacuum the longest: a session's transaction, a prepared one or a replication
@@ -85,8 +95,7 @@ language sql security definer as $$
         , a.state, a.xact_start as since
         , case when age(a.backend_xid) >= age(a.backend_xmin) or a.backend_xmin is null then a.backend_xid
             else a.backend_xmin end as anchor
-        from pg_stat_activity as a
-        where (a.backend_xid is not null or a.backend_xmin is not null
+        from pg_stat_activity as a where (a.backend_xid is not null or a.backend_xmin is not null
             and (a.datid is null or a.datname = current_database()))
         and a.pid <> pg_backend_pid() and not exists (select from pg_stat_progress_vacuum as v
             where v.pid = a.pid)
@@ -95,8 +104,7 @@ language sql security definer as $$
         union all
         select 'slot', s.active_pid, s.slot_name
         , case when s.active then 'active' else 'inactive' end, null, s.xmin
-        from pg_replication_slots as s where s.xmin is not null
-    ) as h
+        from pg_replication_slots as s where s.xmin is not null) as h
     order by age(h.anchor) desc, h.since limit 1 $$;
 
 -- The figures that operators watch, at a cost that hardly grows with the queue or its kinds: those
@@ -104,9 +112,7 @@ language sql security definer as $$
 -- it was seen before, for since when, where that is hidden.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
 language plpgsql set enable_seqscan = off as $$
-declare
-    _now timestamptz := agent.clock(); _holder jsonb;
-    _named text[] := agent.named_kinds();
+declare _now timestamptz := agent.clock(); _holder jsonb; _named text[] := agent.named_kinds();
 begin
     select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application
         , 'state', h.state, 'anchor', h.anchor
@@ -145,11 +151,8 @@ end $$;
 -- time measures (fresh); others get the last measurement. Null: there is none yet. began and ended:
 -- of this call, by the database's clock, for the caller to compare its own with. The trail keeps a
 -- measurement each five minutes, for a day: its time, and each kind's depths.
-create or replace function agent.measure_queue() returns jsonb
-language plpgsql security definer as $$
-declare
-    _began timestamptz := agent.clock();
-    _figures jsonb;
+create or replace function agent.measure_queue() returns jsonb language plpgsql security definer as $$
+declare _began timestamptz := agent.clock(); _figures jsonb;
 begin
     perform from agent.measurement where due <= _began for update skip locked;
     if found then
@@ -195,21 +198,42 @@ begin
         where o.at < _now - interval '1 day' or o.upto <= _upto - 64 * 1024 * 1024);
 end $$;
 
+-- Counts the notes of dropped deliveries that have all these ids. _remove: and removes them. Skips
+-- locked batches.
+create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
+language plpgsql security definer set jit = off as $$
+declare
+    _ids int8[] := array(
+        select id from agent.dropped
+        where deliveries @> all(array(select jsonb_build_array(jsonb_build_array(n))
+                from unnest(_names) as n))
+        for update skip locked);
+    _notes int4 := (
+        select count(*) from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
+        where b.id = any(_ids) and d ?& _names);
+begin
+    if _remove and _notes > 0 then
+        update agent.dropped set deliveries = (
+            select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d
+            where not d ?& _names)
+        where id = any(_ids);
+    end if;
+    return _notes;
+end $$;
+
 -- The deliveries of the last day that became no event, newest first. What is null matches all.
 create or replace function agent.find_dropped
 ( _key text default null, _channel text default null, _ts text default null, _from timestamptz default null
 , _until timestamptz default null, _limit int4 default 20)
 returns table (at timestamptz, key text, kind text, reason text, workspace text, channel text, ts text)
-language sql stable security definer set jit = off as $$
-    select f.* from (
+language sql stable security definer set jit = off as $$ select f.* from (
         select b.at - make_interval(secs => (d ->> 0)::float8) as came_at, d ->> 1 as key, d ->> 2 as kind
         , d ->> 3 as reason, d ->> 4 as workspace, d ->> 5 as channel, d ->> 6 as ts
         from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
         where b.at > agent.clock() - interval '1 day'
         and b.at >= coalesce(_from, '-infinity') and b.first_at <= coalesce(_until, 'infinity')
         and (_key is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_key)))
-        and (_ts is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_ts)))
-    ) as f
+        and (_ts is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_ts)))) as f
     where (_key is null or f.key = _key) and (_channel is null or f.channel = _channel)
     and (_ts is null or f.ts = _ts)
     and f.came_at between coalesce(_from, '-infinity') and coalesce(_until, 'infinity')
@@ -251,8 +275,7 @@ end $$;
 -- Slack said within four seconds alone is unsure, and counts as none: one of ours may have ended.
 create or replace function agent.list_sockets()
 returns table (app_id text, ours int4, others int4, unsure boolean, told_at timestamptz)
-language sql stable security definer as $$
-    select c.app_id, c.ours
+language sql stable security definer as $$ select c.app_id, c.ours
     , case when c.told_at >= c.since + interval '4 seconds' then c.others else 0 * c.others end
     , coalesce(c.told_at < c.since + interval '4 seconds', false), c.told_at
     from (

@@ -1,6 +1,8 @@
 -- What agents keep: usage, ratings, rules, what was said.
 --   store_said, read_said: what an agent says, for who follows it; workers, operators
 --   thread_events: what was said in a thread; an agent's turn
+--   said_since_turn: whether an agent follows a thread; a message that does not name it
+--   waiting_messages, joined_turn: messages join a turn; its requests to the model, and they
 --   count_usage, read_usage: what models used today; workers
 --   remind_feedback, rate_turn: a person is told of ratings, or rates a turn; workers
 --   set_rule, read_rules, drop_rule: workers
@@ -64,14 +66,8 @@ begin
              and h.event_ts >= _first
              and (h.reason is null or h.reason not like '%: deleted in Slack') order by h.finished_at desc
              limit 1000)
-            union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e
-            where e.group_key = key and e.head
-            union all (select e.id, e.event_ts, e.event, e.notes, null from agent.event as e
-             where e.group_key = key and not e.head and e.claimed_by is not null and e.event_ts < _at
-             order by e.event_ts, e.id)
-            union all (select e.id, e.event_ts, e.event, e.notes, null from agent.event as e
-             where e.group_key = key and not e.head and e.claimed_by is null and e.event_ts < _at
-             order by e.event_ts, e.id)
+            union all select e.id, e.event_ts, e.event, e.notes, null
+            from agent.live_between(key, '-infinity', _at) as e
         ) as s
     ), said as materialized (
         select s.*, m.message ->> 'ts' as ts, bool_or(m.message ->> 'type' = 'message') over () as whole
@@ -99,6 +95,55 @@ begin
     ) as h where edits.kind like any(array[E'slack.message\\_changed%', E'slack.message\\_deleted%']);
 end $$;
 
+-- The messages of a Slack thread since the newest turn that began in 24 hours before _at, the
+-- oldest first; of those that ended the last 100. None: there is no such turn, or Slack's Stop
+-- ended it. A turn has a step _step that has ended.
+create or replace function agent.said_since_turn(_group_key text, _at timestamptz, _step text)
+returns table (event jsonb) language sql stable security definer set enable_bitmapscan = off
+set enable_sort = off as $$
+    with said as materialized (
+        (select h.id, h.event_ts, h.reason, h.event from agent.event_hist as h
+         where h.group_key = _group_key and h.finished_at >= _at - interval '24 hours'
+         and h.event_ts >= _at - interval '24 hours' and h.event_ts < _at
+         order by h.finished_at desc limit 100)
+        union all select e.id, e.event_ts, null, e.event from agent.live_in_group(_group_key) as e
+        where e.event_ts < _at
+    ), turn as materialized (
+        select s.* from said as s where exists (select from agent.step as t
+            where t.event_id = s.id and t.name = _step and t.nth = 1 and t.finished_at is not null)
+        order by s.event_ts desc, s.id desc limit 1)
+    select s.event from turn as t join said as s on s.event_ts >= t.event_ts
+    where coalesce(t.reason not like '%: stopped in Slack', true) order by s.event_ts, s.id $$;
+
+-- The first 20 later messages in some groups that may join the turn _id, of _at: none has a turn of
+-- its own (a step _step). The first group is the turn's own. In others a claimed message has begun.
+create or replace function agent.waiting_messages(_id int8, _at timestamptz, _group_keys text[], _step text)
+returns table (id int8, kind text, event_ts timestamptz, group_key text, event jsonb)
+language sql stable security definer as $$
+    select e.id, e.kind, e.event_ts, e.group_key, e.event
+    from unnest(_group_keys) with ordinality as g (key, nth)
+    cross join lateral agent.live_between(g.key, _at, 'infinity') as e
+    where e.event_ts > _at and e.cancelled_by is null and (nth = 1 or e.claimed_by is null)
+    and not exists (select from agent.step as s where s.event_id = e.id and s.name = _step)
+    and not exists (select from agent.step as s where s.event_id = _id and s.name = 'joined ' || e.id)
+    order by e.event_ts, e.id limit 20 $$;
+
+-- The key of the turn that the message _id, of _at, joined, and whether it runs; none that failed
+-- or was cancelled, but by Slack's Stop. Else of the turn of _root in another group, while it runs.
+create or replace function agent.joined_turn(_id int8, _at timestamptz, _group_keys text[], _root text)
+returns table (key text, runs boolean) language sql stable security definer set enable_bitmapscan = off as $$
+    select coalesce(t.item_key, t.id::text), t.runs
+    from unnest(_group_keys) with ordinality as g (key, nth) cross join lateral (
+        select e.id, e.item_key, e.claimed_by is not null or e.retrying or e.vt <= agent.clock() as runs
+        , nth > 1 and agent.slack_event(e.event) ->> 'ts' = _root as roots
+        from agent.live_between(g.key, '-infinity', _at) as e
+        union all select h.id, h.item_key, false, false from agent.event_hist as h
+        where h.group_key = g.key and h.finished_at >= _at - interval '1 minute' and h.event_ts < _at
+        and h.event_ts >= _at - interval '8 days'
+        and (h.outcome = 'completed' or h.reason like '%: stopped in Slack')
+    ) as t left join agent.step as s on s.event_id = t.id and s.name = 'joined ' || _id
+    where s.finished_at is not null or t.runs and t.roots order by s.finished_at limit 1 $$;
+
 -- Counts a model's response for its workspace and person, on today's row. A second call for the
 -- response that was counted last changes nothing: the answer to the first one may have been lost.
 create or replace function agent.count_usage
@@ -108,10 +153,9 @@ create or replace function agent.count_usage
         , cost, latest)
     values ((agent.clock() at time zone 'utc')::date, _owner_id, _user_id, _model, 1, _input_tokens
         , _output_tokens, _cost, _response)
-    on conflict (day, owner_id, user_id, model) do update
-    set requests = u.requests + 1, input_tokens = u.input_tokens + _input_tokens
-    , output_tokens = u.output_tokens + _output_tokens, cost = u.cost + _cost, latest = _response
-    where u.latest <> _response;
+    on conflict (day, owner_id, user_id, model) do update set requests = u.requests + 1
+    , input_tokens = u.input_tokens + _input_tokens, output_tokens = u.output_tokens + _output_tokens
+    , cost = u.cost + _cost, latest = _response where u.latest <> _response;
 end;
 
 -- What models used today: for a workspace in all, and for a person in it.
@@ -128,10 +172,8 @@ end;
 -- Counts that a person is told of the buttons, so many times. False: it was three times before.
 create or replace function agent.remind_feedback(_owner_id text, _user_id text, _times int4) returns boolean
 language sql security definer begin atomic
-    with counted as (
-        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating
-            , click, at)
-        values (0, _owner_id, _user_id, '', '', '', '', _times, 0, agent.clock())
+    with counted as (insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version
+        , model, rating, click, at) values (0, _owner_id, _user_id, '', '', '', '', _times, 0, agent.clock())
         on conflict (event_id, owner_id, user_id) do update set rating = f.rating + excluded.rating
         where f.rating < 3 returning 1)
     select exists (select from counted);
@@ -153,23 +195,26 @@ create or replace function agent.rate_turn
             , reason, click, at)
         select _event_id, _owner_id, _user_id, _channel, kind, version, _model, _rating, _reason, _click
         , agent.clock() from found
-        on conflict (event_id, owner_id, user_id) do update
-        set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click
-        , at = excluded.at
+        on conflict (event_id, owner_id, user_id) do update set model = excluded.model
+        , rating = excluded.rating, reason = excluded.reason, click = excluded.click, at = excluded.at
         where f.click < excluded.click and (f.rating <> excluded.rating or excluded.reason is not null))
     select count(agent.remind_feedback(_owner_id, _user_id, 3)) > 0 from found;
 end;
 
--- Sets a workspace's rule _about a channel, a person or itself, once per _id. False: there are ten.
+-- Sets a workspace's rule _about a channel, a person or itself, or corrects the rule with this _id.
+-- Behind "memory " in _about, it is what agents remember. False: there are as many as may be.
 create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text, _set_by text)
 returns boolean language plpgsql security definer as $$ begin
     -- The next statement counts rules of concurrent calls, too. A turn's name shows no id.
     perform agent.await_turn('set_rule ' || (hashtext(_owner_id || ' ' || _about) & 255), '2s');
-    insert into agent.rule (owner_id, id, about, said, set_by, set_at)
+    insert into agent.rule as here (owner_id, id, about, said, set_by, set_at)
     select _owner_id, _id, _about, _said, _set_by, agent.clock()
-    where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10
-    on conflict (id) do nothing;
-    return exists (select from agent.rule as r where r.id = _id);
+    where exists (select from agent.rule as r where r.id = _id)
+    or (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about)
+        < case when starts_with(_about, 'memory ') then 20 else 10 end
+    on conflict (id) do update set said = excluded.said, set_by = excluded.set_by
+    where (here.owner_id, here.about) = (excluded.owner_id, excluded.about);
+    return found;
 end $$;
 
 -- A workspace's rules about some ids, in their order; about one the oldest first.
@@ -177,13 +222,12 @@ create or replace function agent.read_rules(_owner_id text, _about text[])
 returns table (id int8, about text, said text, set_by text) language sql stable security definer begin atomic
     select r.id, r.about, r.said, r.set_by from agent.rule as r
     where r.owner_id = _owner_id and r.about = any(_about)
-    order by array_position(_about, r.about), r.id;
+    order by array_position(_about, r.about), r.set_at, r.id;
 end;
 
 -- Removes a rule. False: there is none about that id.
 create or replace function agent.drop_rule(_owner_id text, _about text, _id int8) returns boolean
-language sql security definer begin atomic
-    with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about
-        returning r.id)
-    select exists (select from gone);
-end;
+language plpgsql security definer as $$ begin
+    delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about;
+    return found;
+end $$;

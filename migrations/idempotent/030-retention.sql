@@ -1,7 +1,7 @@
 -- Old history ends by its retention (docs/adr/0060-retention-and-erasing.md).
 --   history_part: a chunk of history; retention, erasing
---   forget_steps: the steps of events that go; retention, erasing
---   delete_old, drop_history: one step of retention; workers
+--   forget_events, delete_ended, delete_rows: delete what can be deleted; retention, erasing
+--   drop_history: one step of retention; workers
 
 -- History's first part that ends after _from: a chunk, or all of a plain table. Null at the end.
 create or replace function agent.history_part(_from timestamptz, out first timestamptz, out last timestamptz)
@@ -16,46 +16,33 @@ language plpgsql stable security definer set jit = off as $$ begin
     end if;
 end $$;
 
--- Deletes what hangs on events that are in history no longer: steps, signals, feedback, requests.
--- Passes over live events. Returns how many steps and signals went.
-create or replace function agent.forget_steps(_ids int8[], out steps int4, out signals int4)
-language plpgsql security definer as $$ begin
-    _ids := array(select given.id from unnest(_ids) as given (id)
+-- Deletes ended events of a range of time, and what hangs on them: steps, signals, feedback and
+-- requests, not of live events. Returns how many rows of each.
+create or replace function agent.forget_events(_ids int8[], _first timestamptz, _last timestamptz)
+returns jsonb language plpgsql as $$ declare _ended int8[]; _events int4; _steps int4; _signals int4;
+begin
+    delete from agent.event_hist where id = any(_ids) and event_ts >= _first and event_ts < _last;
+    get diagnostics _events = row_count;
+    _ended := array(select given.id from unnest(_ids) as given (id)
         where not exists (select from agent.event as e where e.id = given.id));
-    delete from agent.step where event_id = any(_ids);
-    get diagnostics steps = row_count;
-    delete from agent.signal where event_id = any(_ids);
-    get diagnostics signals = row_count;
-    delete from agent.feedback where event_id = any(_ids);
-    delete from agent.request where event_id = any(_ids);
+    delete from agent.step where event_id = any(_ended);
+    get diagnostics _steps = row_count;
+    delete from agent.signal where event_id = any(_ended);
+    get diagnostics _signals = row_count;
+    delete from agent.feedback where event_id = any(_ended);
+    delete from agent.request where event_id = any(_ended);
+    return jsonb_build_object('event_hist', _events, 'step', _steps, 'signal', _signals);
 end $$;
 
--- Deletes rows of a plain history that are older than _cutoff. Skips locked rows, and rows that
--- refuse it, with a warning. Returns the deleted ids.
-create or replace function agent.delete_old(_ids int8[], _cutoff timestamptz) returns int8[]
-language plpgsql security definer as $$
-declare
-    _gone int8[];
-    _half int4 := cardinality(_ids) / 2;
-begin
-    with held as (
-        select id, event_ts from agent.event_hist where id = any(_ids) and event_ts < _cutoff
-        for update skip locked
-    ), deleted as (
-        delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts
-        returning h.id
-    )
-    select coalesce(array_agg(id), '{}') into _gone from deleted;
-    return _gone;
-exception when others then
-    if agent.is_outage(sqlstate) then
-        raise;
-    elsif _half > 0 then
-        return agent.delete_old(_ids[:_half], _cutoff) || agent.delete_old(_ids[_half + 1:], _cutoff);
-    end if;
-    raise warning 'event % cannot be dropped from history: SQLSTATE %', _ids[1], sqlstate;
-    return '{}';
-end $$;
+-- The same one event at a time, where one refuses: it stays whole (agent.in_halves).
+create or replace function agent.delete_ended
+( _ids int8[], _first timestamptz, _last timestamptz, out counts jsonb, out kept jsonb) language sql
+return agent.in_halves(format('select agent.forget_events($1, %L, %L)', _first, _last), _ids, 'event');
+
+-- Deletes rows of a table by their places, and counts them. A row that refuses stays.
+create or replace function agent.delete_rows(_table text, _rows tid[], out counts jsonb, out kept jsonb)
+language sql return agent.in_halves(format('with gone as (delete from agent.%I where ctid = any($1)'
+        ' returning 1) select jsonb_build_object(%1$L, count(*)) from gone', _table), _rows, _table);
 
 -- Retention: drops history older than _older_than by event_ts, with its steps and signals, in one
 -- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
@@ -99,38 +86,38 @@ begin
             select s.event_id from agent.step as s where s.event_ts < _cutoff
             and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts
             limit _limit);
-        _full := dropped > 0 or cardinality(_gone) = _limit;
+        _full := dropped > 0 or (agent.delete_ended(_gone, null, null)).counts ->> 'step' > '0'
+            and cardinality(_gone) = _limit;
         next := 0;
     else
         select array_agg(h.id) filter (where h.event_ts < _cutoff), max(h.id), count(*) = _limit
         into _old, next, _full
         from (select id, event_ts from agent.event_hist where id > _after order by id limit _limit) as h;
-        _gone := agent.delete_old(_old, _cutoff);
-        dropped := cardinality(_gone);
+        -- Rows that somebody has locked are dropped another time.
+        _old := array(select id from agent.event_hist where id = any(_old) for update skip locked);
+        dropped := coalesce((agent.delete_ended(_old, '-infinity', _cutoff)).counts ->> 'event_hist', '0');
     end if;
-    perform agent.forget_steps(_gone);
     -- Signals for which nothing waited: no step says how old they are.
     if not _full then
-        _gone := array(
-            select s.id from agent.signal as s where s.sent_at < _cutoff
-            and not exists (select from agent.event as e where e.id = s.event_id)
-            and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at
-            limit 100);
-        delete from agent.signal where id = any(_gone);
-        _full := cardinality(_gone) = 100;
+        _full := (agent.delete_rows('signal', array(
+                    select s.ctid from agent.signal as s where s.sent_at < _cutoff
+                    and not exists (select from agent.event as e where e.id = s.event_id)
+                    and not exists (select from agent.event_hist as h where h.id = s.event_id)
+                    order by s.sent_at limit 100 for update skip locked))
+            ).counts -> 'signal' is not distinct from '100';
         next := coalesce(next, _after);
     end if;
     if not _full then
         next := null;
-        delete from agent.model_usage where ctid = any(array(
-            select ctid from agent.model_usage where day < agent.clock() - _older_than order by day
-            limit 10000 for update skip locked));
-        delete from agent.feedback where ctid = any(array(
-            select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000
-            for update skip locked));
-        delete from agent.dropped where id in (
-            select o.id from agent.dropped as o
-            where o.at < agent.clock() - interval '1 day' order by o.id limit 10000 for update skip locked);
+        perform agent.delete_rows('model_usage', array(
+                select ctid from agent.model_usage where day < agent.clock() - _older_than order by day
+                limit 10000 for update skip locked))
+        , agent.delete_rows('feedback', array(
+                select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000
+                for update skip locked))
+        , agent.delete_rows('dropped', array(
+                select ctid from agent.dropped where at < agent.clock() - interval '1 day' order by id
+                limit 10000 for update skip locked));
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
         values (_older_than, case when not blocked then agent.clock() end

@@ -1,5 +1,7 @@
--- Installations of the Slack app by OAuth. The services seal tokens before they come here.
+-- Installations of the Slack app by OAuth. The services seal tokens before they come here. People's
+-- accounts at other servers are rows, too: owner_id is the workspace, a space, and the server.
 --   save_installation, use_oauth_state: ingest, at an install
+--   add_account: workers, as a person is to connect an account at another server
 --   wake_installed: events that wait for it; save_installation
 --   find_installation: ingest, workers
 --   await_installation: a worker, whose event has none, or whose turn needs a person's
@@ -7,7 +9,7 @@
 --   note_report, other_reporter: who else reported a shared message; ingest, workers
 --   delete_installation, uninstall: ingest, as Slack reports it
 --   erase_uninstalled: workers, once the grace has passed
---   begin_refresh, end_refresh, expiring_installations: workers
+--   begin_refresh, end_refresh, expiring_installations: workers; the end also ingest
 --   installations_to_seal, seal_installation: a rotation of keys; operators
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
@@ -29,6 +31,14 @@ create or replace function agent.save_installation
     and erasure_id is null;
     if '' = any(_user_ids) then perform agent.wake_installed(_enterprise_wide, _owner_id); end if;
 end $$;
+
+-- Add the row of an account at another server, or of the app as its client, unless there is one.
+-- Its first tokens come as refreshed ones, so one process makes them: begin_refresh, end_refresh.
+create or replace function agent.add_account(_owner_id text, _user_id text, _sealed bytea) returns void
+language sql security definer begin atomic
+    insert into agent.installation (enterprise_wide, owner_id, user_id, details, sealed, installed_at)
+    values (false, _owner_id, _user_id, '{}', _sealed, agent.clock()) on conflict do nothing;
+end;
 
 -- Record that an event waits for an installation, or for a person's row, until a deadline. True: it
 -- is there by now. Forgets some waits that are long over.
@@ -135,32 +145,37 @@ create or replace function agent.delete_installation
     with deleted as (
         delete from agent.installation
         where owner_id = _owner_id and enterprise_wide = _enterprise_wide
-        and (_user_ids is null or user_id = any(_user_ids)) and installed_at <= _until
-        returning 1)
+        and (_user_ids is null or user_id = any(_user_ids)) and installed_at <= _until returning 1)
     select count(*)::int4 from deleted;
 end;
 
--- Delete an installation that was removed from Slack, and record that. One that is newer than
--- _until stays: the report is late. Returns how many rows there were.
+-- Delete an installation that was removed from Slack, with its people's accounts at other servers,
+-- and record that. What is newer than _until stays: the report is late. Returns how many rows there
+-- were.
 create or replace function agent.uninstall
 ( _enterprise_wide boolean, _owner_id text, _enterprise_id text, _until timestamptz) returns int4
 language plpgsql security definer as $$
-declare _deleted int4 := agent.delete_installation(_enterprise_wide, _owner_id, null, _until);
+declare
+    _deleted int4 := agent.delete_installation(_enterprise_wide, _owner_id, null, _until);
+    _accounts int4;
 begin
+    delete from agent.installation
+    where owner_id like '% %' and split_part(owner_id, ' ', 1) = _owner_id and installed_at <= _until;
+    get diagnostics _accounts = row_count;
     insert into agent.uninstall (owner_id, enterprise_wide, enterprise_id, at)
     select _owner_id, _enterprise_wide, nullif(_enterprise_id, _owner_id), least(_until, agent.clock())
     where _owner_id ~ '^[A-Za-z0-9]{2,50}$'
     and not exists (select from agent.installation
         where owner_id = _owner_id and enterprise_wide = _enterprise_wide)
     on conflict do nothing;
-    return _deleted;
+    return _deleted + _accounts;
 end $$;
 
 -- Does one bounded step of the erasures after uninstalls (agent.erase_step): of an owner that
 -- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
 -- organization has the app and for the grace after that, and an organization while one of its
--- workspaces has the app. Returns the owner, the receipt's number and key, the place ("done" at the
--- end), and how many events have not ended; nulls: there is nothing to do.
+-- workspaces has the app. Returns the owner, the receipt's number and key, the place ("done" or
+-- "left" at the end), and how many events have not ended; nulls: there is nothing to do.
 create or replace function agent.erase_uninstalled
 ( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text
 , out place text, out waiting int4) language plpgsql security definer as $$
@@ -175,7 +190,9 @@ begin
         and i.details ->> 'enterprise_id' = u.owner_id)
     and not exists (select from agent.uninstall as o
         where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > agent.clock() - _grace)
-    order by u.erasure_id, u.at limit 1 for update skip locked;
+    -- Those of which rows were left come last.
+    order by exists (select from agent.erasure as e where e.id = u.erasure_id and e.counts ? 'left')
+    , u.erasure_id, u.at limit 1 for update skip locked;
     if not found then return; end if;
     owner := _u.owner_id;
     _filter := jsonb_build_object('team', owner);
@@ -215,20 +232,19 @@ create or replace function agent.end_refresh
         set sealed = _sealed, previous = null, expires_at = _expires_at, version = i.version + 1
         , refreshing_until = null
         where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id
-        and i.version = _version
-        returning 1)
+        and i.version = _version returning 1)
     select exists (select from refreshed);
 end;
 
--- The tokens that expire before a time and that no process refreshes, soonest first. Tried ones
--- come last: else installations that Slack refuses would fill the list.
+-- The tokens of Slack that expire before a time and that no process refreshes, soonest first. Tried
+-- ones come last: else installations that Slack refuses would fill the list.
 create or replace function agent.expiring_installations(_within interval, _limit int4 default 100)
 returns table (enterprise_wide boolean, owner_id text, user_id text, version int8, expires_at timestamptz)
 language sql stable security definer begin atomic
     -- A worker reads no time before the year 1.
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
     from agent.installation as i
-    where i.expires_at <= agent.clock() + _within
+    where i.expires_at <= agent.clock() + _within and strpos(i.owner_id, ' ') = 0
     and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
@@ -253,8 +269,7 @@ language sql security definer begin atomic
         update agent.installation set sealed = coalesce(_anew, sealed)
         , previous = case when _anew is not null then coalesce(previous, sealed) end
         where owner_id = _owner_id and enterprise_wide = _enterprise_wide and user_id = _user_id
-        and sealed = _sealed
-        returning 1)
+        and sealed = _sealed returning 1)
     select exists (select from changed);
 end;
 

@@ -6,8 +6,7 @@
 
 -- The data key with which a workspace's values are encrypted now. No row: it has none yet.
 create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
-language sql stable security definer
-as $$ select k.id, k.sealed from agent.data_key as k
+language sql stable security definer as $$ select k.id, k.sealed from agent.data_key as k
     where k.workspace = _workspace and k.retired_at is null and k.left_at is null $$;
 
 -- Give a workspace its data key. Answers the key that counts: another process may have been first.
@@ -36,16 +35,14 @@ language sql security definer begin atomic
     with changed as (
         update agent.data_key set sealed = coalesce(_anew, sealed)
         , previous = case when _anew is not null then coalesce(previous, sealed) end
-        where id = _id and sealed = _sealed
-        returning 1)
+        where id = _id and sealed = _sealed returning 1)
     select exists (select from changed);
 end;
 
 -- Leave a data key that a rotation could not open: its workspace gets another one. It stays, for
 -- what it encrypted: a later rotation may have the key that opens it.
 create or replace function agent.leave_data_key(_id bytea, _sealed bytea) returns void
-language sql security definer
-as $$ update agent.data_key set left_at = coalesce(left_at, agent.clock())
+language sql security definer as $$ update agent.data_key set left_at = coalesce(left_at, agent.clock())
     where id = _id and sealed = _sealed $$;
 
 -- Let a workspace's data key encrypt nothing more. Processes take another one within their cache's

@@ -22,18 +22,18 @@ begin atomic
         , (6, 'other_report', 'event_id in (select id from pg_temp.moving)', false)
         , (7, 'install_wait', 'event_id in (select id from pg_temp.moving)', false)
         , (8, 'rule', 'owner_id = %L', false), (9, 'model_usage', 'owner_id = %L', false)
-        , (10, 'installation', 'owner_id = %L and not enterprise_wide', false)
+        -- Schedules that people made in chat.
+        , (10, 'cron', $$starts_with(name, 'chat:' || %L || ':')$$, false)
+        , (11, 'installation', 'split_part(owner_id, '' '', 1) = %L and not enterprise_wide', false)
         -- History that stays here needs its key.
-        , (11, 'data_key', 'workspace = %L', true)
-    ) as t (nth, name, condition, stays)
+        , (12, 'data_key', 'workspace = %L', true)) as t (nth, name, condition, stays)
     order by t.nth;
 end;
 
 -- Makes the copies in schema _copies rows of the queue, and drops the schema. A name without a
 -- schema is a copy; the tables of the queue are named with theirs.
 create or replace function agent.publish_copies(_copies text) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
+language plpgsql set search_path = pg_catalog, pg_temp as $$ begin
     perform set_config('search_path', quote_ident(_copies), true);
     -- History's triggers would start again what these events started when they ended.
     create table ended as
@@ -42,8 +42,7 @@ begin
     insert into agent.event_hist select * from event_hist;
     update agent.event_hist as h
     set outcome = e.outcome, notes = e.notes, continuation_id = e.continuation_id
-    from ended as e
-    where h.id = e.id and h.event_ts = e.event_ts;
+    from ended as e where h.id = e.id and h.event_ts = e.event_ts;
     alter table event alter head drop not null;
     update event
     set head = null, lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event);
@@ -55,6 +54,7 @@ begin
     insert into agent.other_report select * from other_report on conflict do nothing;
     insert into agent.install_wait select * from install_wait on conflict do nothing;
     insert into agent.rule select * from rule on conflict do nothing;
+    insert into agent.cron select * from cron on conflict do nothing;
     insert into agent.model_usage as here select * from model_usage
     on conflict (day, owner_id, user_id, model) do update
     set requests = here.requests + excluded.requests, input_tokens = here.input_tokens + excluded.input_tokens
@@ -79,9 +79,7 @@ end $$;
 -- Deletes what was copied, and notes the move as an operator's action. Deletion and note are one
 -- transaction: by the note, the move's repetition knows that the copies count.
 create or replace function agent.delete_moved(_team text, _who text, _detail jsonb, _result jsonb)
-returns void language plpgsql as $$
-declare
-    _table record;
+returns void language plpgsql as $$ declare _table record;
 begin
     for _table in select name, condition from agent.moving_tables(_team) where not stays loop
         execute format('delete from agent.%I where %s', _table.name, _table.condition);

@@ -105,14 +105,12 @@ begin
             , c.relowner, acls.acl
             from pg_class as c cross join lateral (
                 select c.relacl union all select attacl from pg_attribute
-                where attrelid = c.oid and attacl is not null
-            ) as acls (acl)
+                where attrelid = c.oid and attacl is not null) as acls (acl)
             where c.relnamespace = 'agent'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'S')
             union all
             select 'agent', 'schema', nspowner, nspacl from pg_namespace where nspname = 'agent'
         ) as given cross join lateral aclexplode(given.acl) as a
-        where a.grantee <> given.owner and pg_has_role(given.owner, 'usage')
-        group by 1, 2, 3, 4
+        where a.grantee <> given.owner and pg_has_role(given.owner, 'usage') group by 1, 2, 3, 4
     loop
         execute format('revoke all on %s %s from %s cascade', _given.kind, _given.name, _given.role);
         if not _given.expected then
@@ -137,7 +135,8 @@ declare
         ' take_signal run_child end_children send_signal gather ended_followers cancelled_claims live_event'
         ' cancel_job live_messages replace_message drop_history await_installation other_reporter'
         ' erase_uninstalled count_usage read_usage thread_events set_rule read_rules drop_rule store_said'
-        ' rate_turn remind_feedback';
+        ' rate_turn remind_feedback dead_share said_since_turn stop_turns'
+        ' waiting_messages joined_turn';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
     _enqueuing text := _producing
@@ -152,13 +151,13 @@ declare
         ' retire_data_key destroy_data_keys find_dropped list_sockets first_calls wrong_head damaged_seals';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
-    _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
-    _refreshing text := 'begin_refresh end_refresh expiring_installations';
+    _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall'
+        ' end_refresh';
+    _refreshing text := 'begin_refresh expiring_installations add_account';
     -- Useless to read without SURELANE_ENCRYPTION_KEYS, but writing can destroy them.
     _rotating text := 'installations_to_seal seal_installation data_keys_to_seal seal_data_key'
         ' leave_data_key';
-    _opening text := 'data_key find_data_keys';
-    _sealing text := _opening || ' add_data_key';
+    _opening text := 'data_key find_data_keys'; _sealing text := _opening || ' add_data_key';
     _grant record; _function regprocedure;
 begin
     for _grant in
@@ -167,8 +166,7 @@ begin
                 , 'note_report wake_connected schema_version measure_queue own_timeline']),
             ('agent_worker', array[_working, _installing, _refreshing, _sealing, _enqueuing, _reading]),
             ('agent_operator', array[_enqueuing, _sealing, _rotating, _operating, _reading]),
-            ('agent_producer', array[_producing, _opening])
-        ) as wanted (role_name, functions)
+            ('agent_producer', array[_producing, _opening])) as wanted (role_name, functions)
         where exists (select from pg_roles where rolname = role_name)
     loop
         execute format('grant usage on schema agent to %I', _grant.role_name);
@@ -181,6 +179,11 @@ begin
             execute format('grant execute on function %s to %I', _function, _grant.role_name);
         end loop;
     end loop;
+    -- Workers vacuum the live queue.
+    if exists (select from pg_roles where rolname = 'agent_worker')
+        and current_setting('server_version_num')::int4 >= 170000 then
+        grant maintain on agent.event to agent_worker;
+    end if;
     if exists (select from pg_roles where rolname = 'agent_operator') then
         -- Much of it for surelane verify: all that the queue keeps but payloads, results and keys.
         grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention

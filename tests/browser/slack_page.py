@@ -79,14 +79,6 @@ class SlackPage:
         """Return the channel's message with this text."""
         return self.channel.get_by_role("listitem").filter(has_text=text)
 
-    async def unnamed(self) -> list[str]:
-        """Return the controls that have no name for a screen reader."""
-        script = """() => [...document.querySelectorAll('button, input, select, textarea')].filter((control) =>
-          !control.textContent.trim() && !control.getAttribute('aria-label') && !control.labels?.length
-        ).map((control) => control.outerHTML)"""
-        found: list[str] = await self.page.evaluate(script)
-        return found
-
     async def scrolls_sideways(self) -> bool:
         """Return whether the page is wider than the screen."""
         script = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
@@ -95,12 +87,15 @@ class SlackPage:
 
 @asynccontextmanager
 async def open_page(
-    browser: Browser, url: str, *, width: int, height: int, touch: bool = False
+    browser: Browser, url: str, *, width: int, height: int, touch: bool = False, scale: float = 1
 ) -> AsyncIterator[SlackPage]:
     """Open the page and wait until it is live. Check at the end that no script failed."""
     problems: list[str] = []
     context = await browser.new_context(
-        viewport={"width": width, "height": height}, has_touch=touch, is_mobile=touch
+        viewport={"width": width, "height": height},
+        has_touch=touch,
+        is_mobile=touch,
+        device_scale_factor=scale,
     )
     context.set_default_timeout(PATIENCE)
     page = await context.new_page()

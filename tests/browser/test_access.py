@@ -4,11 +4,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.browser.console_page import accessible
 from tests.browser.slack_page import Browser, SlackPage, open_page
-from tests.browser.test_workspaces import installed
 from tests.processes import free_port
-from tests.system.slack_app import Pair, simulated
+from tests.system.slack_app import simulated
 
 pytestmark = pytest.mark.browser
 
@@ -51,33 +49,6 @@ async def test_everything_is_done_by_keyboard(slack: SlackPage) -> None:
     await slack.expect(slack.thread).to_be_hidden()
     await slack.channel.get_by_role("button", name="1 reply").press("Enter")
     await slack.expect(slack.reply_box).to_be_focused()
-
-
-@pytest.mark.parametrize("workspaces", [1, 2])
-async def test_every_control_has_a_name_and_axe_finds_nothing_wrong_with_messages_a_thread_and_a_modal(
-    slack: SlackPage, pair: Pair, workspaces: int
-) -> None:
-    if workspaces > 1:
-        await installed(pair, "T0BAKERY01")
-        await slack.expect(slack.rail).to_be_visible()
-    await slack.say("deploy it")
-    await slack.expect(slack.thread.get_by_role("button", name="Approve")).to_be_visible()
-    await slack.say("hello")
-    await slack.expect(slack.thread).to_contain_text("you said: hello")
-    await slack.expect(slack.message("hello").get_by_role("button", name="eyes, 1: Surelane")).to_be_visible()
-    assert await accessible(slack.page) == []
-    shortcut = {"callback_id": "ask", "user": "ada"}
-    opened = await pair.control.request("POST", "/control/shortcuts", shortcut)
-    title = {"type": "plain_text", "text": "Open a ticket"}
-    element = {"type": "plain_text_input", "action_id": "what"}
-    asking = {"type": "input", "label": {"type": "plain_text", "text": "What is wrong?"}, "element": element}
-    view = {"type": "modal", "title": title, "submit": title, "blocks": [asking]}
-    await pair.web.views_open(trigger_id=opened["trigger_id"], view=view)
-    await slack.expect(slack.page.get_by_label("What is wrong?")).to_be_focused()
-    assert await accessible(slack.page) == []
-    await slack.page.get_by_role("button", name="Cancel").click()
-    await slack.open_tools()
-    assert await slack.unnamed() == []
 
 
 async def test_the_page_says_when_the_simulator_is_gone_and_comes_back_with_it(browser: Browser) -> None:

@@ -4,9 +4,10 @@ What the screens say is checked in their HTML by ``tests/system/test_console_scr
 """
 
 import json
-import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import asyncpg
@@ -15,10 +16,9 @@ import pytest
 from surelane.calls import Pool
 from surelane_operator.changes import Changes
 from surelane_operator.console.live import Live
-from tests.browser.console_page import SignedIn, accessible, console_at, opened
+from tests.browser.console_page import SignedIn, console_at, opened
 from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, furnish, link_to, seed
 from tests.browser.slack_page import Browser, expect
-from tests.docs.blocks import ROOT
 from tests.processes import free_port
 
 pytestmark = pytest.mark.browser
@@ -275,6 +275,27 @@ async def test_a_schedule_is_edited_while_the_page_changes_above_the_field_and_r
     assert to == "C1"
 
 
+async def test_times_are_in_the_persons_zone_with_utc_beside_them_and_the_filter_asks_in_it(
+    desk: Desk,
+) -> None:
+    async with desk.open(f"/console/events/{desk.scenes.asks}", timezone_id="Asia/Tokyo") as page:
+        for place in ("dd > time", "#why time", ".timeline time"):
+            shown = page.locator(place).first
+            told = await shown.get_attribute("datetime")
+            at = datetime.fromisoformat(told or "").astimezone(timezone(timedelta(hours=9)))
+            await expect(shown).to_contain_text(f"{at:%Y-%m-%d %H:%M:%S}")
+            await expect(shown).to_have_attribute("data-utc", re.compile(f"{at.astimezone(UTC):%H:%M:%S}$"))
+        await expect(page.get_by_text("Times are in Asia/Tokyo.")).to_be_visible()
+        await page.goto(f"{desk.url}/console/")
+        axis = page.locator(".axis time").first
+        at = datetime.fromisoformat(await axis.get_attribute("datetime") or "") + timedelta(hours=9)
+        await expect(axis).to_have_text(f"{at:%H:%M}")
+        await page.goto(f"{desk.url}/console/events?since=2026-01-31T03:00Z")
+        await expect(page.get_by_label("From")).to_have_value("2026-01-31 12:00")
+        await page.get_by_role("button", name="Show").click()
+        await page.wait_for_url("**since=2026-01-31T03%3A00Z**")
+
+
 async def test_a_phone_has_the_screens_behind_a_button_and_the_doctor_looks_again(desk: Desk) -> None:
     async with desk.open(viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True) as page:
         link = page.get_by_role("navigation").get_by_role("link", name="Events")
@@ -291,7 +312,7 @@ async def test_a_phone_has_the_screens_behind_a_button_and_the_doctor_looks_agai
 PANELS = (
     *("", "?span=day", "kinds/deploy?span=day", "kinds", "kinds/deploy", "workflows", "schedules"),
     *("schedules/daily", "workers", "workers/worker-a", "waiting", "doctor", "usage", "actions"),
-    "workflows/{joining}",
+    *("workflows/{joining}", "feedback", "shards"),
 )
 SCREENS = {
     "overview": "/console/",
@@ -304,43 +325,3 @@ SCREENS = {
     "missing": "/console/events/999999999",
     **{f"panel {address}": f"/console/{address}" for address in PANELS},
 }
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing_and_no_screen_scrolls_sideways(desk: Desk, scheme: Any) -> None:
-    found: dict[str, list[str]] = {}
-    async with desk.open(color_scheme=scheme) as page:
-        for name, address in SCREENS.items():
-            response = await page.goto(desk.url + address.format(**vars(desk.scenes), joining=desk.joining))
-            assert response is not None
-            assert response.status == (404 if name == "missing" else 200), name
-            await expect(page.locator("#connection")).not_to_have_attribute("data-state", "connecting")
-            found[name] = await accessible(page)
-            for width in (390, 2560):
-                await page.set_viewport_size({"width": width, "height": 800})
-                wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-                if await page.evaluate(wide):
-                    found[name].append(f"scrolls sideways at {width}")
-                if width == 390 and name.startswith("panel"):
-                    found[name] += await accessible(page) if scheme == "light" else []
-                    main = "document.querySelector('main')"
-                    if await page.evaluate(f"{main}.scrollWidth > {main}.clientWidth"):
-                        found[name].append("scrolls sideways within a phone")
-            await page.set_viewport_size({"width": 1280, "height": 800})
-    assert {name: problems for name, problems in found.items() if problems} == {}
-
-
-PICTURES = {
-    "console-overview": ("/console/", 1180, 860, "light"),
-    "console-event": ("/console/events/{failed}", 1180, 860, "dark"),
-    "console-phone": ("/console/events/{behind}", 390, 780, "light"),
-}
-
-
-@pytest.mark.skipif("SURELANE_RECORD" not in os.environ, reason="makes pictures on purpose")
-async def test_the_documentations_pictures_are_made(desk: Desk) -> None:
-    for name, (address, width, height, scheme) in PICTURES.items():
-        options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
-        async with desk.open(address.format(**vars(desk.scenes)), **options) as page:
-            await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
-            await page.screenshot(path=ROOT / f"docs/images/{name}.png")

@@ -21,7 +21,7 @@ DOWN = 10
 FROZEN = 35
 """Seconds for which the database is frozen. A worker gives up a statement after 30 s."""
 AWAY, SHORTLY, LONG = 10, 5, 20
-"""Seconds for which a worker is cut off or frozen: twice its short lease; a session's grace; four times that."""
+"""Seconds for which a worker is cut off or frozen: twice its short lease; half of that; four times that."""
 FULL, HELD = 15, 10
 """Seconds for which connections are taken, and an operator's transaction locks events."""
 

@@ -12,7 +12,7 @@ from tests.chaos.witness import logged, repeated
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 
-RECOVERY = 10.0
+RECOVERY = 5.0
 """Seconds from a worker's death until its events run again."""
 TRIES = 3
 """A machine with much else to do may miss it once."""

@@ -46,13 +46,6 @@ def database_settings(prefix: str = "") -> dict[str, str]:
     return {match[1]: match[2] for match in found if match and match[1].startswith(prefix)}
 
 
-def assert_hardened(service: dict[str, Any]) -> None:
-    """Check what holds for every container."""
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
-
-
 def flags(files: Iterable[str]) -> Iterator[str]:
     """Return Compose's arguments that name files."""
     for file in files:

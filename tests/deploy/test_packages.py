@@ -134,3 +134,30 @@ async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: 
             assert (await slack.reply(message, 90))["text"] == "You said: hello"
         assert await system.end() == 0
     assert not ChildProcess.running
+
+
+@pytest.mark.packages
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["agent", "bolt"])
+def test_a_new_agent_and_a_bolt_app_run_as_printed(
+    kind: str, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """The command brings nothing for them. Without it a line says what to install; the printed line does."""
+    bin_, pip = environment(tmp_path)
+    env = {
+        **INDEXES,
+        "PIP_FIND_LINKS": str(wheels["surelane"].parent),
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+    }
+    run(*pip, "install", "--quiet", "surelane-dev", within=540, env=env)
+    printed = run(bin_ / "surelane", "new", f"--{kind}", "mybot", where=tmp_path, env=env).stdout.splitlines()
+    project = tmp_path / "mybot"
+    load = "from surelane_worker.wiring import load_handlers; load_handlers('mybot.handlers:handlers')"
+    refused = run(bin_ / "python", "-c", load, where=project, check=False)
+    needs = f"it needs surelane-{kind}{'s' * (kind == 'agent')}, which is not installed: pip install --find-links "
+    assert needs in refused.stderr.splitlines()[-1]
+    enter, install, start = (line.strip() for line in printed[1:-1])
+    assert (enter, start) == ("cd mybot", "surelane dev")
+    assert f"--find-links {wheels['surelane'].parent} " in install
+    run("sh", "-c", install, where=project, within=540, env=env)
+    assert_its_tests_pass(bin_ / "python", project)

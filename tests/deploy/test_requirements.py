@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dev.release import IMAGES
 from tests.deploy.commands import ROOT, version
 
 PACKAGES = (
@@ -89,8 +90,9 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
-    extra = {"fleets": "testing", "surelane_encryption": "command"}.get(file.parent.name, file.parent.name)
-    if extra in ("command", "mcp", "testing"):
+    of = {"fleets": "testing", "surelane_encryption": "command", "pytest_plugin.py": "testing"}
+    extra = of.get(file.name) or of.get(file.parent.name, file.parent.name)
+    if extra in ("command", "evals", "mcp", "testing"):
         # What tests of Bolt apps name has the team that writes one.
         return declared(package, [extra]) | ({"slack-bolt": ""} if extra == "testing" else {})
     if extra == "frameworks":
@@ -120,3 +122,11 @@ def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: s
         if demanded.startswith("=="):
             ours = name.partition("-")[0] == "surelane"
             assert demanded[2:] == (version() if ours else pinned("runtime")[name])
+
+
+def test_a_release_lists_what_its_images_install() -> None:
+    for directory, requirements in IMAGES.values():
+        dockerfile = (ROOT / directory / "Dockerfile").read_text()
+        assert re.search(
+            rf"-r requirements/{requirements}\.txt|ARG REQUIREMENTS={requirements}$", dockerfile, re.MULTILINE
+        )

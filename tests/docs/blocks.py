@@ -9,8 +9,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     page
     for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-    if page.name != "CHANGELOG.md"
+    if page.name != "CHANGELOG.md" and page.parent.name != "reference"
 ]
+"""The pages that people write: those of the reference are made from the code."""
 _FENCE = re.compile(r"^( *)(`{3,})([^\n]*)\n((?s:.*?))^\1\2 *$", re.MULTILINE)
 
 

@@ -88,6 +88,9 @@ def _docker(words: Sequence[str], folder: Path) -> None:
         read = (re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", file.read_text()) for file in files)
         assert any(re.search(rf'external: true, name: "{words[-1]}"', text) for text in read), words
         return
+    if words[0] in {"tag", "push"}:
+        assert all(word.startswith(("registry.example.com/", "surelane-")) for word in words[1:]), words
+        return
     if words[0] != "compose":
         assert words[0] == "build", words
         file = words[words.index("-f") + 1] if "-f" in words else "."
@@ -137,6 +140,8 @@ def _pytest(words: Sequence[str], folder: Path) -> None:
 def _pip(words: Sequence[str], _: Path) -> None:
     assert words[0] == "install", words
     for word in words[1:]:
+        if word.startswith((".", "surelane")):
+            assert "--find-links" in words, "an index may have another package of this name"
         if word.startswith("surelane"):
             name, extras = word.rstrip("]").partition("[")[::2]
             files = [ROOT / path / "pyproject.toml" for path in ("dev", "migrations")]

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from surelane import __version__
-from surelane_agents.budget import Budget
-from surelane_agents.servers import servers
+from surelane_agents.models.budget import Budget
+from surelane_agents.tools.servers import servers
 from surelane_dev.project import find_project
 from surelane_operator.api.bulk import Bulk
 from tests.docs import shell
@@ -72,7 +72,7 @@ def json(block: Block, tmp: Any) -> None:
 
 def yaml_(block: Block) -> None:
     found = yaml.load(block.code, Loader)
-    if block.role:  # a part of a project's file: dev/tests/kit/test_tutorial.py writes it
+    if block.role:  # a part of a project's file: dev/tests/kit/test_project.py writes it
         return
     assert isinstance(found, dict)
     assert set(found.get("services", ())) <= services()
@@ -109,6 +109,7 @@ def test_block_is_checked(block: Block, tmp_path: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("SURELANE_OPERATOR_DATABASE_URL", "postgresql://")
     monkeypatch.setenv("DATABASE_URL", "postgresql://")
     monkeypatch.setenv("KEY", "any")
+    monkeypatch.setenv("CRM_SECRET", "any")
     if runner := RUNNERS.get(block.language):
         wants = runner.__code__.co_varnames[: runner.__code__.co_argcount]
         runner(*(block, tmp_path)[: len(wants)])
@@ -116,10 +117,6 @@ def test_block_is_checked(block: Block, tmp_path: Any, monkeypatch: pytest.Monke
 
 def commands_in(page: Path) -> list[str]:
     return re.findall(r"(?<!`)`(surelane(?: [^`]+)?)`(?!`)", page.read_text())
-
-
-def test_many_pages_have_commands_within_the_text() -> None:
-    assert sum(bool(commands_in(page)) for page in PAGES) > 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -133,27 +130,3 @@ def test_commands_within_the_text_and_their_options_exist(page: Path) -> None:
         options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         options |= {"--install-completion"}
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, code
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "surelane events lst",
-        "surelane events list --stauts failed",
-        "surelane events show",
-        "docker compose logs wroker",
-        "kubectl -n surelane get deployment/wroker",
-        "kubectl apply -k k9s/",
-        "make upp",
-        "python -m surelane_wroker",
-        "pip install 'surelane[al]'",
-        "curl http://127.0.0.1:8081/v1/jbos",
-        "SURELANE_HANDLRES=a:b python -m surelane_worker",
-        "unknown --program",
-    ],
-)
-def test_wrong_command_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SURELANE_OPERATOR_DATABASE_URL", "postgresql://")
-    (command,) = shell.commands(Block("page", 1, "sh", "", wrong))
-    with pytest.raises((AssertionError, ValueError)):
-        shell.check(command)

@@ -61,7 +61,7 @@ AGAINST_A_QUEUE = ("connection.transaction", "Session(")
 
 
 def pages() -> Iterator[tuple[str, list[Block]]]:
-    """Yield the pages with their blocks. Blocks with a role run with a bot: dev/tests/kit/test_{page,tutorial}.py."""
+    """Yield the pages with their blocks. Blocks with a role run with a bot: dev/tests/kit/test_{page,project}.py."""
     for page in dict.fromkeys(block.page for block in blocks("python")):
         found = [block for block in blocks("python", page=page) if not block.role]
         found = [block for block in found if not any(part in block.code for part in AGAINST_A_QUEUE)]

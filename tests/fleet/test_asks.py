@@ -44,9 +44,11 @@ async def mentioned(event: Event, ctx: Context) -> Any:
         timeout="1m" if "timeout" in words else None,
         by=event.slack["user"] if "mine" in words else by,
         blocking="blocking" in words,
+        written={"Reject": "It is &"} if "written" in words else None,
     )
     await ctx.slack.reply(event, "after")
-    return None if answer is None else [answer.choice, answer.user]
+    said = None if answer is None else [answer.choice, answer.user]
+    return [*said, answer.text] if said and answer and answer.text else said
 
 
 class Thread:
@@ -171,6 +173,25 @@ async def test_answer_is_chosen_from_a_menu_or_written_in_a_modal() -> None:
 
 
 @virtual
+async def test_a_choice_may_take_a_text() -> None:
+    async with talking() as (_, people):
+        for text in ("written", "written judged", "written"):
+            event, message = await people.question(text)
+            opened = len(people.views())
+            await (await people.click(message, 1)).result()
+            (view,) = people.views()[opened:]
+            (element,) = [each["element"] for each in view["blocks"] if each["type"] == "input"]
+            assert element["initial_value"] == "It is &"
+            assert (await event.row())["claimed_by"] is None, "a click alone answers nothing"
+            await people.write(view, "It is <late>")
+            assert await event.result() == ["Reject", "U1", "It is <late>"]
+            assert await people.closed(message) == "*Reject*, says <@U1>: It is &lt;late&gt;"
+        event, message = await people.question("written")
+        await people.click(message, 0)
+        assert await event.result() == ["Approve", "U1"]
+
+
+@virtual
 async def test_others_may_not_answer() -> None:
     async with talking() as (f, people):
         for text, told in (
@@ -184,6 +205,29 @@ async def test_others_may_not_answer() -> None:
             assert await event.result() == ["Approve", "U1"]
             assert await people.closed(message) == "*Approve*, says <@U1>."
         assert len(people.private()) == 2
+
+
+@virtual
+@pytest.mark.parametrize("error", ["user_not_in_channel", "some_new_refusal", "ratelimited"])
+async def test_a_note_that_slack_refuses_fails_nothing(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads a public channel without being in it can click, and cannot be told anything there."""
+    async with talking() as (f, people):
+        take, refused = f.slack.take, list[dict[str, Any]]()
+
+        def refusing(host: Any, method: str, given: dict[str, Any]) -> dict[str, Any]:
+            if method != "chat.postEphemeral" or (error == "ratelimited" and refused):
+                return take(host, method, given)  # type: ignore[no-any-return]
+            refused.append(given)
+            return {"ok": False, "error": error}
+
+        monkeypatch.setattr(f.slack, "take", refusing)
+        event, message = await people.question("judged")
+        await (await people.click(message, 0, "U2")).result()
+        await f.until(lambda: refused)
+        await f.until(event.suspended)
+        await people.click(message)
+        assert await event.result() == ["Approve", "U1"]
+        assert len(people.private()) == (error == "ratelimited"), "what is gone later is tried again"
 
 
 class VirtualDatetime(datetime):
@@ -312,6 +356,8 @@ async def test_question_that_slack_would_refuse_fails_its_event_at_once_and_says
         "1 to 100 choices": {"choices": [str(number) for number in range(101)]},
         "a list of": {"choices": "yes"},
         "choices of a question differ": {"choices": ["yes", "yes"]},
+        "'Maybe' takes a text": {"choices": ["yes"], "written": {"Maybe": ""}},
+        "'yes' begins with a text of at most 3,000": {"choices": ["yes"], "written": {"yes": "x" * 3_001}},
         "name of a question": {"name": "x" * 101},
         "1 to 40,000 characters": {"text": "x" * 40_001},
         "blocks of its own": {"blocks": []},

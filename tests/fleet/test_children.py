@@ -435,7 +435,7 @@ async def test_a_parent_is_undone_after_its_children(
 
 
 @pytest.mark.parametrize("if_failed", ["cancel", "await"])
-@pytest.mark.parametrize("kind", ["trip", "outer"])
+@pytest.mark.parametrize("kind", [pytest.param("trip", marks=pytest.mark.slow), "outer"])
 @virtual
 async def test_so_it_is_although_its_workers_die(kind: str, if_failed: IfFailed) -> None:
     for nth in range(5):
@@ -467,3 +467,16 @@ async def test_a_child_may_be_left_alone(fails: bool) -> None:
         await f.until(event.ended)
         await f.until(lambda: "charged" in trip.log)
     assert trip.log == ["charges", "trip undone", "charged"]
+
+
+@virtual
+async def test_an_asynchronous_handler_runs_a_child_by_its_kind_alone() -> None:
+    handlers = Handlers()
+
+    @handlers.on("parent", max_attempts=1)
+    async def parent(_: Event, ctx: Context) -> None:
+        ctx.run(Job("child"))  # type: ignore[call-overload]
+
+    async with fleet(handlers) as f:
+        (error,) = await (await f.enqueue("parent")).errors()
+        assert error.startswith("TypeError: ctx.run of a coroutine is for synchronous handlers")

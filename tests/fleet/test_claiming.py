@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
@@ -16,7 +17,7 @@ from surelane_dev.testing.fleets.database import Database
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.claiming import position
 from surelane_worker.claiming.claimer import MARGIN, Side, Wakeup
-from surelane_worker.claiming.position import PASS_ON_PAUSE
+from surelane_worker.claiming.position import HESITATION, PASS_ON_PAUSE, PASSED_ON
 
 if TYPE_CHECKING:
     from surelane_worker.running.slots import Slots
@@ -45,7 +46,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
     async def noted(self: Database, connection: Any, method: str, query: str, *given: Any) -> Any:
         if connection is not self._observer:
-            found.all.append((self.loop.now, given[1] if len(given) > 1 else "", query))
+            named = [each for each in (given or [()])[0] if str(each).startswith("worker-")]
+            name = named[0] if named else "".join(given[1:])
+            found.all.append((self.loop.now, name, query))
         for text, seconds in found.slow.items():
             if text in query:
                 await asyncio.sleep(seconds)
@@ -263,27 +266,77 @@ async def test_other_events_cost_the_interactive_slots_no_claim(sent: Sent) -> N
 
 
 @virtual
-async def test_a_notification_wakes_one_worker_and_its_position_moves_when_it_is_killed(sent: Sent) -> None:
+async def test_of_several_workers_one_answers_and_the_deputy_looks_once_after_many(sent: Sent) -> None:
     ran = Ran()
-    async with ran.fleet(3, SURELANE_POLL_INTERVAL="5s") as f:
-        assert sorted(numbers(f), key=str) == [0, 1, None]
-        responder = f.workers[numbers(f).index(0)]
-        others = [each.host.name for each in f.workers if each is not responder]
-        await f.sleep(60)
-        before = sent.claims(*others)
-        assert {await ran.handled_by(f) for _ in range(10)} == {responder.host.name}
-        assert sent.claims(*others) == before
-        await f.kill(responder)
-        assert await ran.handled_by(f) in others  # before anyone noticed, a poll finds it
-        await f.until(lambda: sorted(numbers(f), key=str) == [0, 1], "1m")
+    async with ran.fleet(3) as f:
+        responder, deputy, reserve = [f.workers[numbers(f).index(each)].host.name for each in (0, 1, None)]
+        sent.all.clear()
+        for _ in range(10):
+            assert await ran.handled_by(f) == responder
+            await f.sleep(1)
+        assert (sent.claims(deputy), sent.claims(reserve)) == (10, 0)
+        looks = [name for _, name, query in sent.all if "agent.peek_lanes" in query]
+        assert deputy not in looks, "a claim that finds nothing is no reason for a look"
+        sent.all.clear()
+        began = f.now
+        for _ in range(50):
+            await ran.handled_by(f)
+        assert sent.claims(deputy) <= 2 * (f.now - began) / HESITATION + 1, (
+            "one claim, and another if that found some"
+        )
+
+
+@pytest.mark.parametrize("fault", ["killed", "hangs", "full"])
+@virtual
+async def test_where_the_responder_does_not_answer_the_deputy_does_a_moment_later(fault: str) -> None:
+    """No poll finds the events: the next one is an hour away. The scheduled one has no notification of its own."""
+    ran = Ran()
+    async with ran.fleet(3, SURELANE_CONCURRENCY="2") as f:
+        responder, deputy = [f.workers[numbers(f).index(each)] for each in (0, 1)]
+        due = await f.enqueue("echo", run_in="10s")
+        await f.sleep(5)
+        if fault == "killed":
+            await f.kill(responder)
+        elif fault == "hangs":
+            f.freeze(responder, "1h")
+        else:
+            held = [await f.enqueue("hold") for _ in range(2)]
+            await f.until(lambda: all(responder.runs(each) for each in held))
+            await f.sleep(PASSED_ON)
+        times = []
+        for _ in range(20):
+            times.append(f.now)
+            await ran.handled_by(f)
+        pauses = [later - earlier for earlier, later in pairwise([*times, f.now])]
+        assert max(pauses) < 0.3
+        assert sum(pauses[1:]) < 1.5, "once it knows, it answers at once"
+        await f.until(due.ended)
+        if fault == "killed":
+            assert deputy.worker.position.number == 0
+        ran.gate.set()
+
+
+@virtual
+async def test_a_busy_responder_shares_the_load() -> None:
+    ran = Ran()
+    async with ran.fleet(2, SURELANE_CONCURRENCY="20") as f:
+        responder, deputy = [f.workers[numbers(f).index(each)] for each in (0, 1)]
+        for _ in range(11):
+            held = await f.enqueue("hold")
+            await f.until(lambda held=held: responder.runs(held))
+            await f.sleep(1)
+        by = Counter([await ran.handled_by(f) for _ in range(100)])
+        assert min(by[each.host.name] for each in (responder, deputy)) > 10
+        ran.gate.set()
 
 
 @virtual
 async def test_the_deputy_polls_where_the_responder_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in reserve would take many intervals, as in a large fleet."""
+    """And no notification comes. One in reserve would take many intervals, as in a large fleet."""
     monkeypatch.setattr(position, "RESERVE", 0.1)
     ran = Ran()
     async with ran.fleet(3, SURELANE_POLL_INTERVAL="5s") as f:
+        f.database.hearers.clear()
         for responder in list(f.workers):
             if responder.worker.position.number == 0:
                 f.freeze(responder, "1h")

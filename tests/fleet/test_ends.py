@@ -394,15 +394,6 @@ async def escalates(shop: Shop, event: Event, ctx: Context) -> Any:
     return await waiting
 
 
-async def in_background(shop: Shop, _: Event, ctx: Context) -> Any:
-    async def escalate() -> None:
-        await asyncio.sleep(2)
-        shop.log.append("escalates")
-
-    escalating = asyncio.create_task(escalate())
-    return await ctx.wait_for("go"), escalating.cancel()
-
-
 async def speaks(shop: Shop, event: Event, ctx: Context) -> Any:
     waiting = asyncio.create_task(ctx.wait_for("go"))
     async with ctx.slack.stream(event, channel="C1", thread_ts="1.0") as stream:
@@ -420,24 +411,7 @@ async def in_thread(shop: Shop, _: Event, ctx: Context) -> Any:
     return await waiting
 
 
-async def times_out(shop: Shop, _: Event, ctx: Context) -> Any:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(ctx.wait_for("never"), 1)
-    shop.log.append("escalates")
-    return await ctx.wait_for("go")
-
-
-async def waits_in_vain(shop: Shop, _: Event, ctx: Context) -> Any:
-    waiting = asyncio.create_task(ctx.wait_for("go"))
-    await asyncio.wait({waiting}, timeout=1)
-    shop.log.append("escalates")
-    return await waiting
-
-
-BESIDE = [escalates, in_background, speaks, in_thread, times_out, waits_in_vain]
-
-
-@pytest.mark.parametrize("program", BESIDE, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("program", [escalates, speaks, in_thread], ids=lambda each: each.__name__)
 @virtual
 async def test_what_goes_on_beside_a_wait_is_not_cut_off(program: Program) -> None:
     shop, handlers = running(program)

@@ -9,6 +9,7 @@ import structlog
 
 from surelane.testing import fleet, virtual
 from surelane_dev.testing.fleets.database import Refusal
+from surelane_ingest.writer import NotStored
 from surelane_worker import Context, Event, Handlers
 from tests.fleet.statements import statements
 
@@ -176,3 +177,12 @@ async def test_killed_connections_and_restarts_under_load_lose_nothing() -> None
                 await f.restart_database(1)
         for event in events:
             assert await event.result() == 1
+
+
+@virtual
+async def test_an_event_is_refused_for_good_only_if_its_own_text_is_at_fault() -> None:
+    async with fleet(Handlers(), workers=0) as f:
+        f.database.refusal = Refusal("22P05", of="agent.insert_event")
+        assert await f.writer.store('{"event_id": "Ev1"}', None) is NotStored.REFUSED
+        f.database.refusal = None
+        assert await f.writer.store('{"event_id": "\\u0000"}', None) is NotStored.UNSTORABLE

@@ -31,6 +31,7 @@ from surelane_worker import (
     Snooze,
 )
 from surelane_worker.observing.tracing import Observer, Tracing
+from surelane_worker.slack.limits import SlackBusyError
 
 
 class UnprintableError(Exception):
@@ -65,6 +66,11 @@ ENDINGS: dict[str, tuple[Callable[[Event, Context], object], object, list[str]]]
     "retry": (lambda *of: again(Retry("1s", "not yet"), *of), {"attempt": 2, "claim": 2}, ["not yet"]),
     "snooze": (lambda *of: again(Snooze(1), *of), {"attempt": 1, "claim": 2}, []),
     "nul": (lambda *_: {"text": UNSTORABLE}, {"text": MENDED}, []),
+    "call past Slack's limit": (
+        lambda *of: raising(SlackBusyError(1.0)) if of[0].claim == 1 else again(None, *of),
+        {"attempt": 1, "claim": 2},
+        [],
+    ),
 }
 """What a handler does, its event's result, and the messages of its errors."""
 FAILURES: dict[str, tuple[Callable[[], object], str]] = {

@@ -166,7 +166,7 @@ async def test_an_undo_whose_result_cannot_be_stored_is_done() -> None:
     assert log == ["charged"] * 2
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("encrypted", [pytest.param(False, marks=pytest.mark.slow), True])
 @virtual
 async def test_a_large_result_is_kept_and_read_only_where_it_is_asked_for(encrypted: bool) -> None:
     handlers, log, large = Handlers(), list[str](), Random(1).randbytes(7_900_000).hex()

@@ -224,6 +224,61 @@ async def test_every_form_of_handler_undoes() -> None:
         assert log[3:] == UNDONE
 
 
+@pytest.mark.parametrize(("again", "errors"), [(2, []), (1e6, ["UndoError: not undone: undo hotel"])])
+@virtual
+async def test_undo_is_come_to_beside_what_must_not_begin_again(again: float, errors: list[str]) -> None:
+    handlers, log = Handlers(), list[str]()
+
+    async def charge() -> None:
+        log.append("charges")
+        await asyncio.sleep(600)
+
+    @handlers.on("beside", max_attempts=1)
+    async def beside(event: Event, ctx: Context) -> None:
+        async def book() -> None:
+            await asyncio.sleep(2 if event.claim == 1 else again)  # such as a call of another service
+            await ctx.undo("hotel", log.append, "undid hotel")
+            await ctx.step("hotel", log.append, "booked hotel")
+
+        await asyncio.gather(ctx.step("charge", charge), book())
+
+    async with fleet(handlers) as f:
+        event = await f.enqueue("beside")
+        await f.until(lambda: "booked hotel" in log)
+        await f.signal(event, "stop")
+        await f.cancel(event)
+        assert (await event.errors())[-1:] == errors
+        assert log == ["charges", "booked hotel", *([] if errors else ["undid hotel"])]
+
+
+@virtual
+async def test_nothing_of_a_stopped_handler_begins_beside_its_undos() -> None:
+    handlers, log = Handlers(), list[str]()
+
+    @handlers.on("left", max_attempts=1)
+    async def left(_: Event, ctx: Context) -> None:
+        async def look() -> None:
+            await ctx.step("look", log.append, "looked")
+            await asyncio.Event().wait()
+
+        async def charge() -> None:
+            async with asyncio.TaskGroup() as group:  # it ends as its task is cancelled
+                group.create_task(look())
+            await ctx.step("charge", log.append, "charged")
+
+        await ctx.undo("trip", asyncio.sleep, 1)
+        charging = asyncio.create_task(charge())
+        await ctx.wait_for("never")
+        await charging
+
+    async with fleet(handlers) as f:
+        event = await f.enqueue("left")
+        await f.until(event.suspended)
+        await f.cancel(event)
+        assert (await f.until(event.ended))["outcome"] == "cancelled"
+        assert log == ["looked"]
+
+
 # --- Undos that fail
 
 

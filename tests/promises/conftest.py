@@ -49,10 +49,18 @@ def _lines(log: Path) -> list[str]:
 
 
 @pytest.fixture(scope="package")
-async def postgres() -> AsyncIterator[Restartable]:
+async def server_to_crash() -> AsyncIterator[Restartable]:
     """Run a server that tests stop, crash and freeze."""
     async with restartable() as started:
         yield started
+
+
+@pytest.fixture
+async def postgres(server_to_crash: Restartable) -> Restartable:
+    """Give a test the server, without the events and the workers that the test before left."""
+    async with server_to_crash.connected() as connection:
+        await connection.execute("delete from agent.event; delete from agent.worker")
+    return server_to_crash
 
 
 @pytest.fixture(scope="module")

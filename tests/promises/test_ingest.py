@@ -21,6 +21,7 @@ from tests.system.slack_stand import Stand, slack_stand
 from tests.system.socket_slack import TOKEN, SocketSlack
 
 ENDED = "select not exists (select from agent.event)"
+DIED = "select exists (select from agent.worker where died_at is not null)"
 HISTORY = "select item_key, outcome, attempts from agent.event_hist where kind = 'slack.app_mention'"
 
 
@@ -119,6 +120,9 @@ async def test_what_was_answered_200_ends_once_with_its_replies_through_crashes_
             await posting.more(20)
             workers[0].process.kill()
             await another()
+            await becomes(
+                owner, DIED
+            )  # with the crash, it would be a part of an outage, which has ten seconds
             await posting.more(20)
             await postgres.restart(signal.SIGQUIT)
             await posting.more(20)

@@ -15,6 +15,9 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import asyncpg
+
+from surelane.errors import OutcomeUnknown
 from surelane.events import Event, Inserted
 from surelane.jobs import Continuation, Job, OnDuplicate
 from surelane.queue import Queue
@@ -269,7 +272,15 @@ class Cancels(Feature):
             for row in await self.fleet.again(lambda _: self.fleet.database.see(many, list(there))):
                 self._told(there[row["id"]], row["answer"])
         else:
-            self._told(keys[0], await self.fleet.again(partial(_cancel, keys[0])))
+            self._told(keys[0], await self.fleet.again(partial(self._cancel, keys[0])))
+
+    async def _cancel(self, key: str, queue: Queue) -> str | None:
+        try:
+            answer = await queue.cancel(key) or "gone"
+        except OutcomeUnknown:
+            self.noted[key] = "perhaps cancelled"  # by the next call it may have ended
+            raise
+        return None if answer == "busy" else answer
 
     def _told(self, key: str, answer: str) -> None:
         self.fleet.log(f"to cancel {key} is answered {answer}")
@@ -278,7 +289,7 @@ class Cancels(Feature):
             self.witness.cancelled.setdefault(key, self.fleet.loop.now + grace)
 
     def wrong(self, rows: Sequence[Row]) -> Iterator[str]:
-        cancelled = self.witness.cancelled
+        cancelled = self.witness.cancelled.keys() | self.noted.keys()
         yield from super().wrong(
             [row for row in rows if row["outcome"] != "cancelled" or row["item_key"] not in cancelled]
         )
@@ -383,12 +394,16 @@ class Reruns(Feature):
         if (identity := await self._ended(key)) is None:
             return
         self.noted[identity] = True
-        await self.fleet.database.see("select agent.rerun_events(array[$1::int8])", identity)
+        rerun = "select agent.rerun_events(array[$1::int8])"
+        await self.fleet.again(lambda _: self.fleet.database.see(rerun, identity))
         for _ in range(int(3 * post.size)):
             query = "select * from agent.rerun_as_new($1, 'second', null)"
             if (identity := await self._ended(key)) is None:
                 return
-            (answer,) = await self.fleet.database.see(query, identity)
+            try:
+                (answer,) = await self.fleet.database.see(query, identity)
+            except asyncpg.LockNotAvailableError:
+                return  # a foreign transaction has what it needs
             if answer["answer"] != "rerun":
                 return
             key = answer["key"]
@@ -441,11 +456,6 @@ class Pauses(Feature):
 async def _true(call: Awaitable[Any]) -> bool:
     await call
     return True
-
-
-async def _cancel(key: str, queue: Queue) -> str | None:
-    answer = await queue.cancel(key) or "gone"
-    return None if answer == "busy" else answer
 
 
 FEATURES: dict[str, type[Feature]] = {

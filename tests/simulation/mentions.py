@@ -1,5 +1,7 @@
 """Mentions in a simulation: by seed Slack delivers one several times, and its author edits it, until it is answered.
 
+Some are in direct messages and in group messages, where Slack reports an edit as ``message_changed``.
+
 What must hold of each mention:
 
 - It is one event, under all ids that it came under. Each restart by an edit is one more. The turn before it is
@@ -17,9 +19,9 @@ from random import Random
 from typing import Any
 
 from surelane.events import Event
-from surelane_agents import edits
 from surelane_agents.agent_settings import AgentSettings, using
-from surelane_agents.thread import TURN
+from surelane_agents.context.thread import TURN
+from surelane_agents.people import edits
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host
 from surelane_worker.handling.context import Context
@@ -32,9 +34,14 @@ MODEL = {
     "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1",
     "SURELANE_MODEL_KEY": "none",
 }
+PLACES = "C1", "D1", "G1"
+KINDS = {"C1": "slack.app_mention", "D1": "slack.message.im", "G1": "slack.message.mpim"}
+"""The kind of a mention, by its channel."""
 RUNS = """
-select event #>> '{event,ts}' as ts, (event #>> '{event,text}')::int as text, kind, outcome, finished_at
-, event_ts, enqueued_at from agent.event_hist where kind in ('slack.app_mention', 'slack.message_changed') order by id
+select coalesce(event #>> '{event,message,ts}', event #>> '{event,ts}') as ts
+, coalesce(event #>> '{event,message,text}', event #>> '{event,text}')::int as text, kind, outcome, finished_at
+, event_ts, enqueued_at from agent.event_hist where kind like any(array['slack.app\\_mention', 'slack.message%'])
+order by id
 """
 
 
@@ -67,15 +74,19 @@ class Mentions:
     def _deliveries(self) -> Iterator[tuple[float, dict[str, Any]]]:
         random, at, text = self._random, self._random.uniform(0, TROUBLE), 0
         posted = f"{EPOCH + at:.6f}"
-        said = {"type": "app_mention", "channel": "C1", "user": "U1", "ts": posted}
+        channel = random.choice(PLACES)
+        direct = {"type": "message", "channel_type": "im" if channel == "D1" else "mpim"}
+        where = {"channel": channel, **({"type": "app_mention"} if channel == "C1" else direct)}
+        said: dict[str, Any] = {**where, "user": "U1", "ts": posted}
         self._answers[posted].clear()
         for nth in range(random.choice((1, 2, 3))):
             ts = f"{EPOCH + at:.6f}"
-            inner = (
-                said
-                | {"text": str(text), "event_ts": ts}
-                | ({"edited": {"user": "U1", "ts": ts}} if nth else {})
-            )
+            before, edited = said, ({"edited": {"user": "U1", "ts": ts}} if nth else {})
+            inner = said = {**before, "text": str(text), "event_ts": ts, **edited}
+            if nth and channel != "C1":
+                message, previous = ({**each, "type": "message"} for each in (said, before))
+                changed = {"subtype": "message_changed", "message": message, "previous_message": previous}
+                inner = {**where, **changed, "hidden": True, "ts": ts, "event_ts": ts}
             for _ in range(random.randint(1, 3)):
                 yield at + random.choice((0, random.uniform(0, 15))), inner
             at += random.uniform(0, 15)
@@ -93,7 +104,7 @@ class Mentions:
         random = Random(f"{host.name} mentions {self._witness.seed}")
         handlers.include(edits.handlers)
 
-        @handlers.on("slack.app_mention")
+        @handlers.on(*KINDS.values())
         async def answer(event: Event, ctx: Context) -> None:
             async with self._witness.seen(host, event):
                 await ctx.step(TURN, list)
@@ -114,7 +125,7 @@ class Mentions:
         """Check what must hold at the end. A standby that took over may lack any of it."""
         rows = [] if self._witness.forgot else await see(RUNS)
         for ts in () if self._witness.forgot else self._answers:
-            runs = [row for row in rows if row["ts"] == ts and row["kind"] == "slack.app_mention"]
+            runs = [row for row in rows if row["ts"] == ts and row["kind"] in KINDS.values()]
             texts = [row["text"] for row in runs]
             how = (
                 f"{ts} ran for {[(row['text'], row['outcome']) for row in runs]}, answers {self._answers[ts]}"

@@ -80,7 +80,10 @@ async def names(connection: Connection) -> list[str]:
     return [row[0] for row in await connection.fetch("select name from pg_settings")]
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before installing", "after it"])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(True, marks=pytest.mark.slow, id="before installing"), pytest.param(False, id="after it")],
+)
 async def test_a_schema_is_installed_and_used_on_such_a_database(empty_database: str, before: bool) -> None:
     if not before:
         await migrate(empty_database)
@@ -212,6 +215,11 @@ REFUSING = [
         "create unique index their_kind on agent.event (kind)",
         "select agent.enqueue('job'), agent.enqueue('job', _item_key => 'a')",
     ),
+    # A batch without keys, which looks for no duplicates.
+    (
+        "create unique index their_kind on agent.event (kind)",
+        """select agent.enqueue_jobs('[{"kind": "job"}, {"kind": "job"}]')""",
+    ),
     (
         TRIGGER.format("insert on agent.event for each row"),
         """select agent.insert_events(array['{"type": "app_mention"}'::jsonb])""",
@@ -229,7 +237,7 @@ REFUSING = [
 ]
 
 
-@pytest.mark.parametrize(("added", "calls"), REFUSING, ids=["index", "insert", "update", "commit"])
+@pytest.mark.parametrize(("added", "calls"), REFUSING, ids=["index", "batch", "insert", "update", "commit"])
 async def test_what_others_added_is_named_no_call_spins(queue: Connection, added: str, calls: str) -> None:
     transaction = queue.transaction()
     await transaction.start()

@@ -17,7 +17,7 @@ from surelane_bolt.installation_store import AsyncInstallations
 from surelane_encryption.data_keys import UNUSED_AFTER, DataKeys
 from surelane_encryption.keys import Keyring, new_key
 from surelane_encryption.sealing import Sealing
-from surelane_service.installations import Installations
+from surelane_service.installations import Installations, Owner
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import envelope, pair
@@ -46,15 +46,16 @@ async def traces(queue: Connection, *words: str) -> list[str]:
     return found
 
 
-async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
+async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, Any]:
+    """Erase. Return what was removed, and under ``left`` what refused it."""
     given = json.dumps(names)
     begun = await do.only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while True:
         step = await do.only_row(
             queue, "select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit
         )
-        if step["place"] == "done":
-            counts: dict[str, int] = json.loads(step["counts"])
+        if step["place"] in ("done", "left"):
+            counts: dict[str, Any] = json.loads(step["counts"])
             return {name: count for name, count in counts.items() if count}
 
 
@@ -174,6 +175,36 @@ async def test_an_erasure_that_stopped_goes_on_to_one_receipt_in_bounded_steps(q
     assert await queue.fetchval("select count(*) from agent.event_hist") == 0
 
 
+@pytest.mark.parametrize("closed", [True, False], ids=["a worker closes it", "no worker comes for a minute"])
+async def test_what_an_erasure_leaves_open_in_slack_is_closed_and_erased(
+    queue: Connection, closed: bool
+) -> None:
+    """The text of a question may have the person's name, and no id."""
+    await written(queue, 1)
+    ((identity, claim),) = [(row["id"], row["claim"]) for row in await do.claim(queue, "slack.app_mention")]
+    asked = json.dumps({"channel": "C1", "ts": "1.2", "text": SECRET})
+    store = "select agent.store_step($1, $2, 'ask:1 asked', 1, null, $3, '[]', '1 s', true)"
+    await queue.execute(store, identity, claim, asked)
+    await queue.execute("""update agent.event set notes = '{"replies": {"ask:1 asked:0": "1.2"}}'""")
+    given = '{"user": "U7"}'
+    begun, step = await begin(queue, given), "select * from agent.erase_step($1, $2)"
+    await queue.execute(step, begun, given)
+    await do.advance(queue, timedelta(seconds=11))
+    for _ in range(20):
+        row = await do.only_row(queue, step, begun, given)
+    assert row["waiting"] == 1, "the job that closes the question is waited for"
+    if closed:
+        (job,) = await do.claim(queue, "surelane.close")
+        assert json.loads(job["event"])["value"]["text"] == SECRET
+        await do.complete(queue, pair(job))
+    else:
+        await do.advance(queue, timedelta(minutes=2))
+    await erase(queue, user="U7")
+    assert await traces(queue, SECRET, "U7") == []
+    assert await preview(queue, user="U7") == {}
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 0
+
+
 async def test_children_go_with_what_they_were_for_and_what_comes_later_stays(queue: Connection) -> None:
     await do.enqueue(queue, "plan", payload='{"user": "U7"}')
     (row,) = await do.claim(queue, "plan")
@@ -229,24 +260,78 @@ async def test_a_transaction_delays_its_rows_alone(queue: Connection, connect: C
     assert await traces(queue, "T1") == []
 
 
+REFUSALS = {
+    "event": ("delete", ["event 1", "event 5"]),
+    "event (running)": ("update", ["event 5"]),
+    "event_hist": ("delete", ["event 1", "event 3", "event 5"]),
+    "step": ("delete", ["event 3"]),
+    "rule": ("delete", ["rule"]),
+    "cron": ("delete", ["cron"]),
+}
+REFUSED = """
+create function public.refuse() returns trigger language plpgsql as $$ begin
+if old::text ~ 'keep' then raise check_violation using message = 'U7'; end if; return coalesce(new, old); end $$;
+"""
+
+
+@pytest.mark.parametrize("place", REFUSALS)
+async def test_a_row_that_refuses_is_named_and_stops_no_other(queue: Connection, place: str) -> None:
+    deed, named = REFUSALS[place]
+    trigger = f"theirs before {deed} on agent.{place.split(maxsplit=1)[0]}"
+    await queue.execute("alter sequence agent.event_id_seq restart")
+    for word in ("keep", "go", "keep", "go", "keep", "go"):
+        await do.enqueue(queue, payload=json.dumps({"for": "U7", "text": word}))
+    await queue.execute("select agent.delete_event(id) from generate_series(3, 4) as id")
+    stored = "insert into agent.step (event_id, name, nth, sort, attempt, started_at, event_ts)"
+    await queue.execute(f"{stored} values (3, 'keep U7', 1, 'step', 1, now(), now())")
+    for nth, word in enumerate(("keep", "go")):
+        await queue.execute("select agent.set_rule('T1', $1, 'U7', $2, 'U7')", nth, word)
+        await queue.execute("select agent.set_cron($1, 'job', '* * * * *', now(), '{}')", f"{word} U7")
+    given, step = '{"user": "U7"}', "select * from agent.erase_step($1, $2)"
+    if deed == "update":
+        await queue.execute("update agent.event set vt = now() + interval '1 hour' where id not in (5, 6)")
+        assert len(await do.claim(queue, limit=2)) == 2
+    try:
+        await queue.execute(REFUSED)
+        await queue.execute(f"create trigger {trigger} for each row execute function public.refuse()")
+        if deed == "update":
+            await queue.execute(step, await begin(queue, given), given)
+            await do.advance(queue, timedelta(seconds=11))  # the other one is stopped
+        left = (await erase(queue, user="U7"))["left"]
+        assert {name.partition(" (")[0]: why for name, why in left.items()} == dict.fromkeys(named, "23514")
+        receipt = await do.only_row(queue, "select * from agent.list_erasures()")
+        assert receipt["finished_at"] is None
+        assert "U7" not in str(receipt)
+        assert await traces(queue, "go") == []
+    finally:
+        await queue.execute("drop function if exists public.refuse() cascade")
+    if deed == "update":
+        await queue.execute(step, await begin(queue, given), given)
+        await do.advance(queue, timedelta(seconds=11))
+    assert "left" not in await erase(queue, user="U7")
+    assert await traces(queue, "U7") == []
+    assert await queue.fetchval("select count(*) from agent.erasure where finished_at is not null") == 1
+
+
 @pytest.mark.parametrize(
     ("names", "left"),
     [
-        ({"team": "T1"}, ["T2:", "T2:U1"]),
+        ({"team": "T1"}, ["T2 docs:U1", "T2:", "T2:U1"]),
         ({"user": "U1"}, ["T1:", "T2:"]),
-        ({"user": "U1", "team": "T1"}, ["T1:", "T2:", "T2:U1"]),
-        ({"channel": "C1", "team": "T1"}, ["T1:", "T1:U1", "T2:", "T2:U1"]),
+        ({"user": "U1", "team": "T1"}, ["T1:", "T2 docs:U1", "T2:", "T2:U1"]),
+        ({"channel": "C1", "team": "T1"}, ["T1 docs:U1", "T1:", "T1:U1", "T2 docs:U1", "T2:", "T2:U1"]),
     ],
 )
 async def test_tokens_go_with_their_owner(queue: Connection, names: Any, left: list[str]) -> None:
-    installations = AsyncInstallations(Installations(queue, Keyring([new_key()])))
+    stored = Installations(queue, Keyring([new_key()]))
     for team in ("T1", "T2"):
-        await installations.async_save(installation(team))
+        await stored.save(installation(team))
+        await stored.add_account(Owner.at("docs", team), "U1")
     waits = "insert into agent.install_wait values (7, 'T1', false, 'infinity', 'U1')"
     await queue.execute(waits)
     found = "select array_agg(owner_id || ':' || user_id order by 1) from agent.installation"
-    assert (await preview(queue, **names)).get("installation", 0) == 4 - len(left)
-    assert (await erase(queue, **names)).get("installation", 0) == 4 - len(left)
+    assert (await preview(queue, **names)).get("installation", 0) == 6 - len(left)
+    assert (await erase(queue, **names)).get("installation", 0) == 6 - len(left)
     assert sorted(await queue.fetchval(found)) == left
     assert "channel" in names or not await queue.fetchval("select count(*) from agent.install_wait")
 

@@ -74,10 +74,11 @@ async def test_a_claim_passes_over_no_member_that_another_worker_handles(queue: 
     assert await do.heads(queue, "g") == [second]
 
 
-async def test_a_retry_leads_again_once_its_kind_has_a_worker(queue: Connection) -> None:
+@pytest.mark.parametrize("pause", [0 * MINUTE, HOUR], ids=["due", "not due yet"])
+async def test_a_retry_leads_again_once_its_kind_has_a_worker(queue: Connection, pause: timedelta) -> None:
     await announce(queue, UNHANDLED)
     retry = await add(queue, UNHANDLED)
-    await do.fail(queue, *map(pair, await do.claim(queue, UNHANDLED)))
+    await do.fail(queue, *map(pair, await do.claim(queue, UNHANDLED)), retry_in=pause)
     mention = await add(queue, HANDLED)
     await do.advance(queue, MINUTE * 3)
     await announce(queue, HANDLED, name="w2")

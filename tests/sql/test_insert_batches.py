@@ -77,6 +77,20 @@ async def test_one_statement_stores_all_that_is_new_as_single_inserts_do(queue: 
     assert sorted(stored) == [1, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("patient")
+async def test_a_batch_waits_for_events_in_the_order_in_which_they_happened(
+    queue: Connection, other: Connection
+) -> None:
+    events = [in_thread(f"Ev{nth}", "C1", event_ts=f"1700000000.{nth}") for nth in range(3)]
+    await do.insert(queue, events[0])
+    async with other.transaction():
+        first = await do.insert(other, events[1])
+        batch = asyncio.create_task(insert_batch(queue, events[2], events[1]))
+        await do.waits_for_lock(other, queue)
+        second = await do.insert(other, events[2])  # a deadlock if the batch has it
+    assert await batch == [(second, True), (first, True)]
+
+
 async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:
     past = await finished(queue, envelope("Ev1"))
     running = await do.insert(queue, envelope("Ev2"))

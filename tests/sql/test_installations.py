@@ -207,6 +207,27 @@ async def test_one_process_renews_a_token(service: Connection, connect: Connect,
     assert await kept(service).begin_refresh(again, timedelta(seconds=30)) is not None
 
 
+async def test_an_account_at_a_server_is_added_once_and_is_none_of_slacks(
+    service: Connection, connect: Connect
+) -> None:
+    owner, workers = Owner.at("docs", "T1"), kept(await connect("surelane_worker"))
+    for _ in range(2):
+        await workers.add_account(owner, "U1")
+    (row,) = (await kept(service).find(owner, "U1")).values()
+    begun = await workers.begin_refresh(row, timedelta(minutes=1))
+    assert begun is not None
+    assert begun[0] == {}
+    await workers.add_account(owner, "U1")  # as another worker does
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    assert await kept(service).end_refresh(row, begun[1], {"user_token": "token"}, soon)
+    assert (await workers.find(owner, "U1"))["U1"].token == "token"
+    assert (await workers.find(Owner("T1"), "U1"), await workers.find(Owner.at("other", "T1"), "U1")) == (
+        {},
+        {},
+    )
+    assert await workers.expiring(timedelta(hours=1)) == []
+
+
 @pytest.mark.parametrize("what", ["deleted", "installed anew"])
 async def test_a_refresh_brings_no_token_back(service: Connection, what: str) -> None:
     installations = kept(service)

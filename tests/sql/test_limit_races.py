@@ -2,15 +2,14 @@
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Row, enqueue, pair
+from tests.sql.queue_steps import Row, pair
 
 LEASE = timedelta(seconds=30)
 
@@ -111,10 +110,3 @@ async def test_each_function_that_moves_events_notes_parked_ones(queue: Connecti
     assert {"promote", "move_event", "return_events", "end_claims", "extend_leases"} < set(moving)
     forgets = {name for name, source in moving.items() if "agent.note_parked(" not in source}
     assert forgets == CLAIMS | MEMBERS
-
-
-async def test_the_queues_tests_fail_where_a_parked_event_is_not_noted(queue: Connection) -> None:
-    await queue.execute("insert into agent.kind_limit (kind, concurrency) values ('job', 1)")
-    await enqueue(queue, run_at=datetime.now(UTC) + timedelta(hours=1))
-    with pytest.raises(asyncpg.RaiseError, match="no note finds the parked event"):
-        await queue.execute("update agent.event set vt = now()")

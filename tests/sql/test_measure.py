@@ -145,6 +145,7 @@ async def test_measuring_that_takes_long_or_is_given_up_is_put_off(queue: Connec
 MANY = 60_000
 
 
+@pytest.mark.slow
 async def test_a_large_backlog_is_estimated_and_a_small_one_counted(server: Server, template: str) -> None:
     async with server.fresh(template) as name, connected(server.uri(name)) as backlog:
         # An automatic analyze would make sessions plan anew, and read pages of the catalogue.

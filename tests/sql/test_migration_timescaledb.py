@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
-from testcontainers.community.postgres import PostgresContainer
 
 from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, uri_of
@@ -172,6 +171,8 @@ async def test_a_server_that_has_not_loaded_the_extension_keeps_a_plain_history(
     if not engine_answers():
         lacking("no Docker engine answers")
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
+    from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415 - slow to import, not always needed
+
     container = PostgresContainer(IMAGE, username="postgres", password=secrets.token_hex(8), driver=None)
     with container.with_command(["postgres", "-c", "shared_preload_libraries="]) as running:
         admin = running.get_connection_url()

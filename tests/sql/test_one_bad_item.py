@@ -7,8 +7,11 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from surelane.calls import Connection
+from surelane.calls import Connection, Row
+from surelane_operator.reads.events import Reads
+from surelane_operator.reads.feedback import list_feedback
 from surelane_service.engine import Engine
+from tests.sql.conftest import Connect
 
 REFUSED = """
 create function public.refuse() returns trigger language plpgsql as $$ begin
@@ -122,6 +125,39 @@ async def test_a_time_beyond_pythons_stops_no_claim(queue: Connection, change: s
     for event in claimed:
         times += [event.vt, event.prior_vt or event.vt, event.event_ts, event.enqueued_at or event.vt]
     assert all(time.tzinfo for time in times)
+
+
+DEEP = """
+with turn as (
+    insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, head, lane, enqueued_at
+    , enqueued_by, retrying, errors, result, outcome, finished_at)
+    select n, now(), 1, now(), '{}', case n when 1 then '{"deep": ' || repeat('[', 1500) || repeat(']', 1500) || '}'
+        else json_build_object('text', repeat('x', 100000))::text end::jsonb, 'mail', 'key ' || n, true, 0, now(), 'x'
+    , false, '[]', '{"answer": "yes"}', 'completed', now() from generate_series(1, 3) as n returning id)
+insert into agent.feedback (event_id, owner_id, user_id, channel, kind, version, model, rating, click, at)
+select id, 'T1', 'U1', 'C1', 'mail', '1', 'm', 1, 0, now() from turn
+"""
+
+
+async def test_a_payload_that_python_cannot_read_hides_no_rating_and_turns_are_read_alone(
+    queue: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.execute(DEEP)
+    reads, sizes = Reads(await connect("surelane_operator")), list[int]()
+    fetch = reads.calls.fetch
+
+    async def measured(query: str, *arguments: object) -> list[Row]:
+        rows = await fetch(query, *arguments)
+        sizes.append(len(str([tuple(row) for row in rows])))
+        return rows
+
+    monkeypatch.setattr(reads.calls, "fetch", measured)
+    found = [each async for each in list_feedback(reads, None, None, None)]
+    assert [(each["key"], each["answer"]) for each in found] == [(f"key {n}", "yes") for n in (3, 2, 1)]
+    assert max(sizes) < 150_000
+    event = await reads.look(1)
+    assert event is not None
+    assert event["payload"].startswith('{"deep": [[')
 
 
 SECRET = "'{\"secret\": 1}'"

@@ -94,6 +94,8 @@ STATEMENTS = {
     "retention": "select * from agent.drop_history('3 days', 0, 50)",
     "erasing from the queue": """select agent.preview_erasure('{"user": "U1"}', null, 50)""",
     "erasing from history": f"""select agent.preview_erasure('{{"user": "U1"}}', '{HISTORY}', 50)""",
+    "joining": """select agent.waiting_messages(id, event_ts, array[group_key], 'thread'), agent.joined_turn(id
+        , event_ts, array[group_key], null) from agent.event where group_key = 'crowd' and head""",
     "thread": """select agent.thread_events(array['crowd'], 'C1', ts, ts, 'thread') from (
         select extract(epoch from event_ts)::numeric(16, 6)::text as ts
         from agent.event where group_key = 'crowd' and head

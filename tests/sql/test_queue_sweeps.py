@@ -14,6 +14,7 @@ from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
 from tests.sql import queue_steps as do
 from tests.sql.queue_steps import HOUR, envelope, pair
+from tests.sql.test_plans import read
 
 SLOW = """
 create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
@@ -143,6 +144,24 @@ async def test_deliveries_find_what_was_moved_and_take_no_key_of_a_schedule(queu
     assert not await queue.fetchval("select duplicate from agent.fire_trigger('u', '1', '{}')")
 
 
+async def test_a_workspace_that_moved_goes_on_after_its_steps_and_with_its_signals(queue: Connection) -> None:
+    identity = await do.enqueue(queue)
+    (row,) = await do.claim(queue)
+    step = "select agent.store_step($1, $2, 'paid', 1, null, '1', '[]', '0s', true)"
+    assert await queue.fetchval(step, *pair(row)) == "done"
+    await queue.execute("select agent.send_signal($1, 'go', '1', false, 'U1')", identity)
+    stored = (
+        "select to_jsonb(s) from agent.step as s union all select to_jsonb(s) - 'id' from agent.signal as s"
+    )
+    before = await queue.fetch(stored)
+    await queue.execute("create schema moved")
+    for table in [each["name"] for each in await queue.fetch("select name from agent.moving_tables('T1')")]:
+        await queue.execute(f"create table moved.{table} as table agent.{table}")
+    await queue.execute("delete from agent.event; delete from agent.step; delete from agent.signal")
+    await queue.execute("select agent.publish_copies('moved')")
+    assert await queue.fetch(stored) == before
+
+
 async def test_the_runbooks_statement_frees_what_a_jump_of_the_clock_left(queue: Connection) -> None:
     text = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
     statement = text[text.index("select id, agent.reschedule_event(") :].partition("```")[0]
@@ -161,3 +180,19 @@ async def test_the_runbooks_statement_frees_what_a_jump_of_the_clock_left(queue:
     await queue.execute(statement)
     await do.advance(queue, timedelta(seconds=1))
     assert {row["id"] for row in await do.claim(queue, *kinds)} == ids
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "agent.delete_expired_events()",
+        "agent.sweep_events()",
+        "agent.claim_event()",
+        "agent.longest_waiting(9)",
+    ],
+)
+async def test_a_kind_without_events_costs_no_probe_of_each_lane(queue: Connection, call: str) -> None:
+    await queue.execute("insert into agent.kind select 'idle ' || n from generate_series(1, 5000) as n")
+    await do.enqueue(queue)
+    pages, _ = await read(queue, f"select * from {call}")
+    assert pages < 10_000, "twice the kinds at most: a probe of each of 64 lanes would be 640,000"

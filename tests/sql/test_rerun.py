@@ -175,7 +175,9 @@ async def test_what_is_live_or_has_gone_does_not_run_again(queue: Connection) ->
     new = (await rerun(queue, identity))["rerun"]
     assert await run(queue) == new
     await queue.execute("select agent.rerun_events($1)", [new])
-    changes = json.loads((await do.event_of(queue, new))["changes"])
+    again = await do.event_of(queue, new)
+    assert again["item_key"] == f"{identity}:rerun:{new}"
+    changes = json.loads(again["changes"])
     assert [change["action"] for change in changes] == ["replay of", "requeued"]
     assert (await rerun(queue, new))["answer"] == "live"
     assert (await rerun(queue, identity + 1000))["answer"] == "unknown"

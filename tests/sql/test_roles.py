@@ -20,9 +20,16 @@ from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope,
 ROOT = Path(__file__).parents[2]
 ROLES = ("ingest", "producer", "worker", "operator")
 NEXT_YEAR = datetime.now(UTC) + timedelta(days=365)
-INSTALLING = {"save_installation", "find_installation", "delete_installation", "use_oauth_state", "uninstall"}
+INSTALLING = {
+    "save_installation",
+    "find_installation",
+    "delete_installation",
+    "use_oauth_state",
+    "uninstall",
+    "end_refresh",
+}
 """What reads and writes the tokens of installations: for ingest and workers."""
-REFRESHING = {"begin_refresh", "end_refresh", "expiring_installations"}
+REFRESHING = {"begin_refresh", "expiring_installations", "add_account"}
 """What refreshes tokens: for workers."""
 ROTATING = {
     "installations_to_seal",

@@ -8,7 +8,7 @@ from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Engine
 from surelane_service.fleet import WorkerSessions
-from surelane_worker.sessions import ALONE, JITTER, SessionWatcher
+from surelane_worker.sessions import ALONE, JITTER, LOOK, OUTAGE, SessionWatcher
 from tests.sql.queue_steps import claim, enqueue
 
 GRACE = 5.0
@@ -36,7 +36,7 @@ class Post:
         self.woken = False
         self.engine = Restarted(connection)
         self._connection = connection
-        self._watcher = SessionWatcher(self.engine, "me", timedelta(seconds=5), self._woken, lambda: self.now)
+        self.watcher = SessionWatcher(self.engine, "me", timedelta(seconds=5), self._woken, lambda: self.now)
 
     def _woken(self) -> None:
         self.woken = True
@@ -44,7 +44,7 @@ class Post:
     async def looks(self, *, at: float) -> list[str]:
         """Look at a moment; return the workers that have been taken for dead."""
         self.now = at
-        self.pause = await self._watcher.look()
+        self.pause = await self.watcher.look()
         rows = await self._connection.fetch(
             "select name from agent.worker where died_at is not null order by name"
         )
@@ -68,31 +68,42 @@ async def post(queue: Connection) -> Post:
 async def test_a_lost_worker_is_dead_after_the_grace(post: Post) -> None:
     assert (await post.looks(at=0), post.pause) == ([], ALONE), "it is alone"
     await post.lose("lost")
-    assert (await post.looks(at=1), post.pause) == ([], 2.5)
-    assert (await post.looks(at=2), post.pause) == ([], 2.5)
+    assert (await post.looks(at=1), post.pause) == ([], LOOK)
+    assert (await post.looks(at=2), post.pause) == ([], LOOK)
     assert (await post.looks(at=5.5), post.pause) == ([], 0.5)
     assert await post.looks(at=6) == ["lost"]
 
 
-async def test_a_grace_begins_anew_after_an_outage(post: Post) -> None:
-    """Of the database, which is away or has started again, or of the watcher itself."""
+@pytest.mark.parametrize("outage", ["restart", "restart unseen", "away", "frozen", "own session"])
+async def test_after_an_outage_a_grace_begins_anew_and_is_longer(outage: str, post: Post) -> None:
+    """Of the database, which is away or has started again, of the watcher itself, or of its own session."""
     await post.lose("lost")
     assert await post.looks(at=0) == await post.looks(at=4) == []
-    post.engine.restarts += 1
-    assert await post.looks(at=6) == await post.looks(at=10) == []
-    post.engine.away = True
-    await post.looks(at=10.5)
-    post.engine.away = False
-    assert await post.looks(at=12) == await post.looks(at=16) == []
-    assert await post.looks(at=40) == await post.looks(at=44) == [], "it stood still"
-    assert await post.looks(at=45) == ["lost"]
+    began = 30 if outage == "frozen" else 4.5
+    if outage.startswith("restart"):
+        post.engine.restarts += 1
+    if outage == "restart unseen":
+        post.watcher._due = None  # noqa: SLF001 - as `run` does while it has no position
+    if outage == "away":
+        post.engine.away = True
+        await post.looks(at=4.4)
+        post.engine.away = False
+    if outage == "own session":
+        post.watcher.disturbed()  # its loss of theirs counts from the first look
+    for late in range(0, int(OUTAGE), 5):
+        assert await post.looks(at=began + late) == []
+    assert await post.looks(at=began + OUTAGE) == ["lost"]
+    await post.lose("another")
+    over = began + OUTAGE + GRACE
+    await post.looks(at=over)
+    assert "another" in await post.looks(at=over + GRACE), "the outage is over"
 
 
 async def test_where_most_sessions_are_lost_at_once_they_have_longer(post: Post) -> None:
     await post.lose("a", "b", "c")
-    for at in (0, 5, 10, 14):
+    for at in (0, 3, 6, 9):
         assert await post.looks(at=at) == []
-    assert await post.looks(at=15) == ["a", "b", "c"]
+    assert await post.looks(at=OUTAGE) == ["a", "b", "c"]
 
 
 async def test_few_look_and_news_of_a_worker_ends_the_pause_of_one_that_is_alone(queue: Connection) -> None:

@@ -282,14 +282,17 @@ async def test_a_death_exhausts_a_groups_event(queue: Connection, service: Conne
     assert [row["id"] for row in await claim(queue, "mail", worker="w2")] == [following]
 
 
-async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(queue: Connection, connect: Connect) -> None:
+@pytest.mark.parametrize("ahead", [timedelta(minutes=19), timedelta(seconds=18)], ids=str)
+async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(
+    queue: Connection, connect: Connect, ahead: timedelta
+) -> None:
     """A worker that reconnects does not know of it: its answer was lost."""
     await session(queue, await connect(), "w1", "mail")
     identity = await enqueue(queue, "mail")
-    await advance(queue, timedelta(minutes=19))
+    await advance(queue, ahead)
     await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w1")
-    await advance(queue, timedelta(minutes=-19))
+    await advance(queue, -ahead)
     _, released = await Engine(queue).release_unknown("w1", [], None)
     assert (released, (await why(queue, identity))[0]) == (2, "due")
     dying = await connect()

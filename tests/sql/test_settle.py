@@ -243,9 +243,9 @@ async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection, ot
     waiting = await do.enqueue(queue, "waiting", deadline=deadline)
     lapsed = await do.enqueue(queue, deadline=deadline)
     assert len(await do.claim(queue)) == 1
-    await do.advance(queue, timedelta(minutes=19))
+    await do.advance(queue, timedelta(minutes=19, seconds=30))
     assert await do.sweep(queue) == 0
-    await do.advance(queue, timedelta(minutes=1, seconds=1))
+    await do.advance(queue, timedelta(seconds=31))
     assert await do.sweep(queue) == 2
     for identity in (waiting, lapsed):
         assert await do.ending(queue, identity) == ("expired", "deadline_passed")

@@ -11,6 +11,7 @@ from surelane_service.engine import Engine
 from surelane_service.installations import Installations, Owner
 from surelane_worker.duties import Uninstalls
 from tests.sql.conftest import Connect
+from tests.sql.test_erase import REFUSED
 from tests.sql.test_installations import NEW, installation
 
 GRACE = timedelta(days=30)
@@ -59,8 +60,9 @@ async def test_a_removed_workspace_leaves_a_receipt(fleet: Fleet, capfd: pytest.
     for team in ("T1", "T2"):
         await fleet.installations.save(installation(team))
         await fleet.store(team)
+        await Installations(fleet.queue, Keyring([NEW])).add_account(Owner.at("docs", team), "U1")
     await fleet.installations.delete(T1, [""])  # tokens_revoked comes first
-    assert await fleet.installations.uninstall(T1, None) == 1
+    assert await fleet.installations.uninstall(T1, None) == 2  # a person's own, and one at a server
     assert await fleet.installations.uninstall(T1, None) == 0  # Slack says it again
     await fleet.later(GRACE - timedelta(minutes=1))
     await fleet.erase()
@@ -78,6 +80,8 @@ async def test_a_removed_workspace_leaves_a_receipt(fleet: Fleet, capfd: pytest.
     await fleet.store("T1")  # what comes later stays
     await fleet.erase()
     assert await fleet.left() == ["T1", "T2"]
+    others = "select array_agg(owner_id order by 1) from agent.installation where owner_id like '% %'"
+    assert await fleet.queue.fetchval(others) == ["T2 docs"]
 
 
 async def test_an_install_within_the_grace_keeps_all(fleet: Fleet) -> None:
@@ -142,4 +146,26 @@ async def test_an_interrupted_erasure_goes_on_and_one_worker_does_it(fleet: Flee
     await fleet.erase()
     assert await fleet.left() == []
     assert await fleet.queue.fetchval("select count(*) from agent.erasure") == 1
+    assert await fleet.queue.fetchval("select count(*) from agent.uninstall") == 0
+
+
+async def test_an_owner_with_a_row_that_refuses_keeps_no_other_from_its_end(
+    fleet: Fleet, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for team in ("T1", "T2"):
+        await fleet.store(team)
+        await fleet.installations.uninstall(Owner(team), None)
+    await fleet.later()
+    await fleet.queue.execute(REFUSED.replace("keep", '"T1"'))
+    await fleet.queue.execute(
+        "create trigger theirs before delete on agent.event_hist for each row execute function public.refuse()"
+    )
+    try:
+        assert not await fleet.erase()
+        assert await fleet.left() == ["T1"]
+        assert "rows cannot be erased" in capfd.readouterr().out
+    finally:
+        await fleet.queue.execute("drop function public.refuse() cascade")
+    await fleet.erase()
+    assert await fleet.left() == []
     assert await fleet.queue.fetchval("select count(*) from agent.uninstall") == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
 import pytest
 from typer.testing import CliRunner
 
@@ -17,8 +18,7 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.audit import this_user
 from surelane_operator.cli.command import app
-from surelane_operator.cli.session import DEVELOPMENT_URL
-from surelane_service.engine import Engine
+from surelane_service.service_settings import DEVELOPMENT_URL
 from tests.databases import as_role
 from tests.processes import free_port
 from tests.system.operators import emptied, fail
@@ -104,39 +104,6 @@ async def test_failed_events_are_found_explained_and_put_back(
     )
     assert none.out == "0 run again\n"
     assert three.out.startswith("3 run again: ")
-
-
-async def test_events_are_found_by_their_tags(surelane: Command, connection: Connection) -> None:
-    identity = await Queue(connection).enqueue("mail", {"text": "hello"})
-    engine = Engine(connection)
-    await engine.claim_events(["mail"], 1, worker="w")
-    await Queue(connection).enqueue("mail", {"text": "hello"})
-    await engine.store_tags(identity, 1, {"customer": "acme", "order": "17"})
-    await engine.store_progress(identity, 1, "3 of 7 files")
-    listed, searched, shown = await surelane.each(
-        "events list --tag customer=acme --tag order:17 --json",
-        "events search hello --tag customer=acme --json",
-        f"events show {identity}",
-    )
-    assert [job["id"] for job in (*listed.json, *searched.json)] == [identity, identity]
-    assert all(said in shown.out for said in ("customer=acme, order=17", "3 of 7 files"))
-
-
-async def test_value_is_sent_to_a_live_event(surelane: Command, connection: Connection) -> None:
-    await Queue(connection).enqueue("mail", item_key="paid:1")
-    sent, wrong, cancelled, late, story = await surelane.each(
-        'events signal paid:1 paid {"n":1}',
-        "events signal paid:1 paid yes",
-        "events cancel paid:1 --reason enough",
-        "events signal paid:1 paid",
-        "events history paid:1 --json",
-    )
-    assert (sent.code, sent.out, cancelled.code) == (0, "sent\n", 0)
-    assert wrong.refused(2, "is not JSON")
-    assert late.refused(1, "ended as cancelled")
-    steps = story.json["steps"]
-    assert ("signalled", "paid") in [(step["what"], step["detail"]) for step in steps]
-    assert steps[-1]["detail"].endswith(": enough")
 
 
 async def test_ended_event_runs_again_as_a_new_one(
@@ -289,6 +256,22 @@ async def test_a_database_that_is_away_or_has_no_schema_is_reported(
         assert (await Command("")("stats", **unnamed)).refused(2, "no database is named")
     named = await Command("")("stats", "--json", DATABASE_URL=surelane.database)
     assert named.json["workers"] == []
+
+
+OLDER = """
+create schema agent;
+create function agent.queue_stats() returns table (kind text) language sql as $$ select 'mail'::text $$;
+create function agent.list_workers() returns table (name text) language sql as $$ select 'w1'::text $$
+"""
+
+
+async def test_a_schema_of_another_release_is_reported(empty_database: str) -> None:
+    connection = await asyncpg.connect(empty_database)
+    await connection.execute(OLDER)
+    await connection.close()
+    done = await Command(empty_database)("stats")
+    assert done.refused(4, "no schema of this release; run: python -m surelane_migrations apply"), done
+    assert done.err.count("\n") == 1
 
 
 async def test_a_person_enqueues_once_finds_the_job_by_its_key_and_starts_an_orchestration(

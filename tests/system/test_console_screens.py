@@ -4,13 +4,15 @@ import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import aiohttp
 import asyncpg
 import pytest
 
+from surelane_operator.console.screens.queue import lacking
+from surelane_operator.reads.timeline import outcome
 from tests.browser.console_page import console_at
 from tests.browser.console_scenes import (
     CAUSES,
@@ -111,6 +113,63 @@ async def test_the_cause_of_each_wait_and_end_is_one_click_from_the_overview(sho
     await shown.text(f"/events/{first}", "A worker handles it now")
     await shown.text(f"/events/{shown.scenes.failed}", "worker-a")
     await shown.text(f"/events/{shown.scenes.completed}", "It completed on attempt 1.")
+
+
+async def test_kinds_without_traffic_and_surelanes_own_ones_are_folded_apart(shown: Shown) -> None:
+    await shown.stage.calls.fetch("select agent.register_kinds(array['surelane.answer', 'idle'])")
+    await shown.stage.calls.fetch("update agent.measurement set due = '-infinity'")
+    busy, _, folded = (await shown.text("/")).partition('<details data-key="quiet">')
+    quiet, _, internal = folded.partition('<details data-key="internal">')
+    assert ["/console/kinds/report" in busy, "idle</a>" in quiet, "surelane.answer</a>" in internal] == [
+        True
+    ] * 3
+    assert ("idle" in busy, "/console/kinds/surelane." in busy + quiet) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ([], "It completed on attempt 3."),
+        (["A"], "It completed on attempt 3. Before that it failed once: A"),
+        (["A", "B"], "It completed on attempt 3. Before that it failed 2 times, last with B"),
+    ],
+)
+def test_an_event_that_failed_before_it_completed_says_both(errors: list[str], said: str) -> None:
+    event = {
+        "status": "completed",
+        "attempts": 3,
+        "reason": None,
+        "errors": [{"type": each} for each in errors],
+    }
+    assert outcome(event) == said
+
+
+@pytest.mark.parametrize(
+    ("workers", "missing"),
+    [
+        ([(0, None)], 0),
+        ([(0, 50), (60, None)], 0),
+        ([(0, 50), (10, None)], 1),
+        ([(0, 50), (0, 55), (60, None)], 1),
+        ([(0, 50)], 1),
+        ([], 0),
+    ],
+    ids=["alive", "replaced", "gone", "one of two replaced", "none", "no workers"],
+)
+def test_a_worker_that_is_gone_counts_until_another_one_began(
+    workers: list[tuple[int, int | None]], missing: int
+) -> None:
+    """Each worker has the minutes of its start and of its end."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        {
+            "alive": end is None,
+            "started_at": start + timedelta(minutes=began),
+            "seen_at": start + timedelta(minutes=100 if end is None else end),
+        }
+        for began, end in workers
+    ]
+    assert lacking(rows) == missing
 
 
 async def test_a_search_leads_to_a_messages_one_event_or_to_what_may_have_happened(shown: Shown) -> None:
@@ -285,8 +344,10 @@ async def test_what_happened_is_drawn_over_time_with_a_table_for_each_drawing(
     count = "select count(*) from agent.event_hist where outcome = 'completed' and kind = coalesce($1, kind)"
     completed = await shown.stage.calls.fetchval(count, kind)
     for drawn in (
-        re.findall(r"<title>\d\d:\d\d: completed (\d+), cancelled 0</title>", charts[1]),
-        re.findall(r'<th scope="row">\d\d:\d\d</th><td class="number">(\d+)</td>', charts[1]),
+        re.findall(r"<title data-at=[^>]*>\d\d:\d\d: completed (\d+), cancelled 0</title>", charts[1]),
+        re.findall(
+            r'<th scope="row"><time [^>]*>\d\d:\d\d</time></th><td class="number">(\d+)</td>', charts[1]
+        ),
     ):
         assert sum(map(int, drawn)) == completed >= 6
     assert ('<rect data-state="failed"' in charts[2]) == (path[1:6] != "kinds")

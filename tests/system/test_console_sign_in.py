@@ -12,8 +12,9 @@ import jwt
 import pytest
 from structlog.testing import capture_logs
 
-from surelane_operator.console.access.sessions import IDLE, LASTS, Signer
-from surelane_operator.console.access.sign_in import LARGEST_FORM, sign_in_link
+from surelane_operator.console.access.sessions import IDLE, LASTS
+from surelane_operator.console.access.sign_in import LARGEST_FORM
+from surelane_operator.console.access.signing import Signer, sign_in_link
 from tests.system.oidc_provider import CLIENT, SECRET, Answers, provider_at
 from tests.system.operators import Person, page, person
 from tests.system.restartable import restartable

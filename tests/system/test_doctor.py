@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -206,26 +207,44 @@ async def test_events_without_a_worker_are_a_problem(connection: Connection, fin
 
 
 async def test_events_that_nothing_takes_are_found(
-    connection: Connection, findings: Examine, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, findings: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     events = ("app_mention@2", "reaction_added", "message_changed", "block_actions")
     await Engine(connection).announce_worker("w1", [*(f"slack.{each}" for each in events), "mail"], "0.1.0")
     monkeypatch.delenv("SURELANE_EVENT_TYPES", raising=False)
     _, unset = await findings("workers")
-    assert (unset.level, "is not set, so ingest leaves out reaction_added" in unset.found) == (
+    assert (unset.level, "so ingest leaves out reaction_added" in unset.found) == (
         Level.WARNING,
         True,
     )
     monkeypatch.setenv("SURELANE_EVENT_TYPES", "app_mention, team_join")
     _, gaps = await findings("workers")
-    told = "SURELANE_EVENT_TYPES leaves out reaction_added; no worker handles team_join, which ingest stores"
-    assert told in gaps.found
+    assert "SURELANE_EVENT_TYPES leaves out reaction_added: " in gaps.found
+    assert "; no worker handles team_join, which ingest stores" in gaps.found
     monkeypatch.setenv("SURELANE_EVENT_TYPES", "app_mention,reaction_added")
     assert levels(await findings("workers")) == {"ok"}
-    monkeypatch.setenv("SURELANE_SUBSCRIPTIONS", "app_mention")
+    manifest = tmp_path / "manifest.yaml"
+    monkeypatch.setenv("SURELANE_MANIFEST", str(manifest))
+    (unreadable,) = [each for each in await findings("workers") if each.level is Level.WARNING]
+    assert unreadable.found == f"SURELANE_MANIFEST: {manifest}: No such file or directory"
+    manifest.write_text("settings: {event_subscriptions: {bot_events: [app_mention]}}")
     _, lacking = await findings("workers")
     assert "the app's manifest does not subscribe to reaction_added" in lacking.found
-    monkeypatch.setenv("SURELANE_SUBSCRIPTIONS", "app_mention,reaction_added")
+    monkeypatch.delenv("SURELANE_EVENT_TYPES")
+    manifest.write_text("settings: {event_subscriptions: {bot_events: [app_mention, reaction_added]}}")
+    assert levels(await findings("workers")) == {"ok"}
+
+
+async def test_agents_that_hear_mentions_alone_are_found(
+    connection: Connection, findings: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = ("app_mention", "message.im", "agent_session_stopped")
+    kinds = [f"slack.{each}" for each in (*types, "message.channels")]
+    await Engine(connection).announce_worker("w1", kinds, "0.1.0")
+    monkeypatch.setenv("SURELANE_EVENT_TYPES", ",".join(types))
+    _, deaf = await findings("workers")
+    assert re.search(r"agents do not hear messages without a mention: .* message\.channels", deaf.found)
+    monkeypatch.setenv("SURELANE_EVENT_TYPES", ",".join((*types, "message.channels")))
     assert levels(await findings("workers")) == {"ok"}
 
 

@@ -22,6 +22,6 @@ async def test_an_acknowledged_event_is_stored_whole_and_a_dropped_type_is_said_
     (row,) = await connection.fetch("select event, kind, item_key from agent.event")
     assert json.loads(row["event"]) == sent
     assert (row["kind"], row["item_key"]) == ("slack.app_mention", sent["event_id"])
-    warned = [json.loads(line) for line in ingest.output if "SURELANE_EVENT_TYPES" in line]
+    warned = [json.loads(line) for line in ingest.output if "bot_events of the manifest" in line]
     told = [(line["level"], line["type"]) for line in warned]
     assert told == [("warning", "reaction_added"), ("warning", "team_join")]

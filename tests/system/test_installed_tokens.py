@@ -186,18 +186,6 @@ async def test_a_bolt_app_uses_the_same_installations(
         assert slack.said(BAKERY) == ["bread"]
 
 
-async def test_an_install_wakes_the_event_that_waits_for_it(database: str, connection: Connection) -> None:
-    async with stand(connection) as slack:
-        stored, _ = await slack.mention(BAKERY, "bread")
-        async with worker(database, slack, SURELANE_BACKOFF_BASE="1h"):  # it tries again after two minutes
-            waits = await put_off(connection, stored)
-            await slack.install(BAKERY)
-            row = await ended(connection, stored)
-        assert row["outcome"] == "completed", row["errors"]
-        assert row["finished_at"] < waits
-        assert slack.said(BAKERY) == ["bread"]
-
-
 async def test_an_event_without_its_install_is_told_of_once_and_looked_at_ever_more_rarely(
     database: str, connection: Connection
 ) -> None:
@@ -228,23 +216,6 @@ async def test_an_event_waits_for_its_install_until_a_deadline(database: str, co
             row = await ended(connection, stored)
         assert (row["outcome"], row["reason"]) == ("failed", "not_installed")
         assert slack.said(BAKERY) == []
-
-
-async def test_a_token_is_refreshed_once_however_many_workers_try(connection: Connection, pool: Pool) -> None:
-    async with stand(connection, token_lives=timedelta(hours=1)) as slack, aiohttp.ClientSession() as session:
-        owners = [await slack.install(team) for team in (EAST, WEST, BAKERY)]
-        before = {owner: (await slack.installations.find(owner))[BOT] for owner in owners}
-        slack.simulator.installs.token_lives = timedelta(hours=12)
-        done = await asyncio.gather(*(each.refresh_expiring() for each in slack.refreshers(4, session, pool)))
-        calls = [call["method"] for call in slack.simulator.api.calls]
-        assert (calls, sum(done)) == (["oauth.v2.access"] * 3, 3)
-        for owner, old in before.items():
-            new = (await slack.installations.find(owner))[BOT]
-            assert new.token != old.token
-            assert slack.simulator.installs.grant_of(new.token) is not None
-            assert new.expires_at is not None
-            assert old.expires_at is not None
-            assert new.expires_at >= old.expires_at
 
 
 async def test_a_row_that_another_transaction_has_locked_holds_up_no_other_refresh(

@@ -198,7 +198,7 @@ async def test_what_slack_or_a_person_refuses_installs_nothing_and_is_escaped(sl
     browser = slack.browser()
     cancelled, given = await browser.decided(BAKERY, "cancel"), slack.browser()
     wrong = (await given.decided(BAKERY)).update_query(code="wrong")
-    await browser.sees(cancelled, "You cancelled the install.")
+    await browser.sees(cancelled, "You cancelled.")
     await given.sees(wrong, "invalid_code")
     await browser.sees("/slack/oauth_redirect?error=<script>alert(1)</script>", "refused")
     assert await slack.owners() == []

@@ -4,8 +4,6 @@ import json
 
 from surelane.calls import Connection
 from surelane.trace_context import trace_id_of
-from surelane_operator.changes import Changes
-from surelane_operator.reads.timeline import trace_of
 from surelane_service.intake import Intake
 from tests.otlp import receiving
 from tests.processes import until
@@ -13,16 +11,6 @@ from tests.system.worker import ended, enqueue, metrics, worker
 
 SEND = "a1b2c3d4e5f60718"
 """The span that stored an event, made up."""
-
-
-async def test_a_workflows_first_events_id_names_its_trace(database: str, connection: Connection) -> None:
-    async with receiving() as receiver, worker(database, **receiver.env):
-        identity = await enqueue(connection, "plan", {"parts": 2})
-        await ended(connection, identity)
-        then = await connection.fetchval("select max(id) from agent.job where kind = 'synthesize'")
-    job = await Changes(connection).get(then)
-    assert job is not None
-    assert trace_of(job) == trace_id_of(str(identity))
 
 
 async def test_linked_setting_starts_a_trace_of_its_own(database: str, connection: Connection) -> None:

@@ -253,6 +253,9 @@ async def test_a_continuation_waits_has_its_tree_and_is_cancelled_with_its_child
     assert ([each["id"] for each in found["path"]], found["tree"]["id"]) == ([joining], child)
     assert len((await api.get(f"/v1/workflows/{joining}"))["tree"]["below"]) == 2
     assert (await api.call("GET", "/v1/workflows/999999999"))[0] == 404
+    for method, path, status in (("GET", "/v1/jbs", 404), ("PUT", "/v1/jobs", 405)):
+        told = {"error": "there is no such operation: see /v1/openapi.json"}
+        assert await api.call(method, path) == (status, told)
     assert await api.get("/v1/questions") == {"questions": [], "next": None}
     cancelled = await api.post(f"/v1/jobs/{joining}/cancel?children=true")
     assert cancelled == (200, {"status": "cancelled"})

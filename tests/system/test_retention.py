@@ -14,6 +14,7 @@ from surelane_worker import duties
 from surelane_worker.duties import Retention
 from tests.databases import as_role
 from tests.sql.migrations import becomes, connected
+from tests.sql.test_erase import REFUSED
 from tests.system.test_cli import Command, connection, surelane
 from tests.system.test_doctor import Examine, findings
 
@@ -78,7 +79,7 @@ async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
     assert await kept(connection) == [1, 2]
     assert (await surelane("erase", "--user", "U7", "--dry-run", "--json")).json["erased"] is False
 
-    erased = await surelane("erase", "--user", "U7", "--yes", "--by", "ann", "--json")
+    erased = await surelane("--as", "ann", "erase", "--user", "U7", "--yes", "--json")
     assert erased.json["counts"]["event_hist"] == 3
     key = erased.json["key"]
     assert await kept(connection) == []
@@ -90,6 +91,36 @@ async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
     hashed = await connection.fetchval("select agent.hashed($1, $2)", '{"user": "U7"}', key)
     assert json.loads(hashed) == receipt["filter"]
     assert "ann" in (await surelane("erase", "--receipts")).out
+    (action,) = (await surelane("actions", "--json")).json
+    assert (action["who"], action["action"], action["target"]) == ("ann", "erase", f"erasure {receipt['id']}")
+    assert action["result"]["removed"]["event_hist"] == 3
+    assert "U7" not in json.dumps(action)
+
+
+async def test_what_cannot_be_erased_is_named_with_an_exit_code_and_goes_another_time(
+    surelane: Command, connection: Connection
+) -> None:
+    await old(connection, 1, 2)
+    last = await connection.fetchval("select max(id) from agent.event_hist")
+    await connection.execute(REFUSED.replace("keep", f"[(]{last},"))
+    await connection.execute(
+        "create trigger theirs before delete on agent.event_hist for each row execute function public.refuse()"
+    )
+    try:
+        asked = await surelane("erase", "--user", "U7", "--yes")
+        assert (asked.code, "1 events in history" in asked.out) == (1, True)
+        assert f"left: event {last} (SQLSTATE 23514): repeat the command" in asked.err
+        assert f"event {last}" in (await surelane("erase", "--receipts")).out
+    finally:
+        await connection.execute("drop function public.refuse() cascade")
+    assert await kept(connection) == [2]
+    async with connection.transaction():
+        await connection.execute("select from agent.event_hist for update")
+        asked = await surelane("erase", "--user", "U7", "--yes")
+        assert f"left: event {last} (locked)" in asked.err
+    again = await surelane("erase", "--user", "U7", "--yes", "--json")
+    assert again.json["erased"] is True
+    assert "left" not in again.json["counts"]
 
 
 async def test_an_erasure_in_a_container_whose_user_has_no_name_is_done(

@@ -155,38 +155,40 @@ async def test_an_outcome_that_takes_longer_than_its_bound_gets_more_time(
     assert await connection.fetchval("select outcome from agent.event_hist where id = $1", claim.event.id)
 
 
-@pytest.mark.parametrize(
-    "failing",
-    [
-        "lock_not_available",
-        "query_canceled",
-        "read_only_sql_transaction",
-        "insufficient_privilege",
-        "undefined_function",
-        "io_error",
-        "internal_error",
-        "unique_violation",
-        "check_violation",
-        "index_corrupted",
-        "in_failed_sql_transaction",
-        "invalid_text_representation",
-        "raise_exception",
-    ],
+FAILING = (
+    "lock_not_available",
+    "query_canceled",
+    "read_only_sql_transaction",
+    "insufficient_privilege",
+    "undefined_function",
+    "io_error",
+    "internal_error",
+    "unique_violation",
+    "check_violation",
+    "index_corrupted",
+    "in_failed_sql_transaction",
+    "invalid_text_representation",
+    "raise_exception",
 )
+
+
 async def test_a_settle_that_fails_for_the_servers_state_is_sent_again(
-    connection: Connection, stand: Stand, failing: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may give up a statement, or be in a state in which it takes no outcome."""
-    (claim,) = await stand.claims(1)
-    await settle_first(connection, f"if nextval('public.tries') = 1 then raise {failing}; end if;")
+    raises = " ".join(f"when {2 * nth + 1} then raise {failing};" for nth, failing in enumerate(FAILING))
+    await settle_first(connection, f"case nextval('public.tries') {raises} else null; end case;")
     monkeypatch.setattr("surelane_worker.observing.readiness.STEADY", 0.01)
-    with capture_logs() as logs:
-        stand.settler.put(claim, COMPLETE, '{"n": 1}')
-        await flushed(stand)
-        if any(entry["event"] == "database unavailable" for entry in logs):
-            await until(lambda: logs[-1]["event"] == "database available again")
-    await ended(connection, [claim])
-    assert await connection.fetchval("select result from agent.event_hist") == '{"n": 1}'
+    for nth, (claim, failing) in enumerate(zip(await stand.claims(len(FAILING)), FAILING, strict=True), 1):
+        with capture_logs() as logs:
+            stand.settler.put(claim, COMPLETE, json.dumps(failing))
+            await flushed(stand)
+            if any(entry["event"] == "database unavailable" for entry in logs):
+                await until(lambda: logs[-1]["event"] == "database available again")
+        await ended(connection, [claim])
+        assert await connection.fetchval("select last_value from public.tries") == 2 * nth, failing
+    results = await connection.fetch("select result from agent.event_hist")
+    assert {json.loads(row["result"]) for row in results} == {*FAILING}
 
 
 async def test_a_connection_that_was_made_while_the_server_was_read_only_is_not_used_again(

@@ -41,6 +41,20 @@ async def attempts(connection: Connection) -> AsyncIterator[Attempts]:
         yield made
 
 
+async def test_handler_reads_no_mark_on_any_page_of_a_thread(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    own = {"event_type": "order", "event_payload": {"id": 8}}
+    for metadata in (None, own):
+        await slack.reply(event, "here", metadata=metadata)
+    thread: dict[str, Any] = {"channel": event.slack["channel"], "ts": event.slack["ts"]}
+    first = await slack.client.conversations_replies(**thread, include_all_metadata=True, limit=1)
+    pages = [page["messages"] async for page in first]
+    assert len(pages) > 1
+    read = {message["ts"]: message.get("metadata") for page in pages for message in page}
+    assert list(read.values()) == [None, None, own]
+    assert all("surelane_reply" in str(message.metadata) for message in attempts.said)
+
+
 async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts: Attempts) -> None:
     await attempts.mention()
     event, slack = await attempts.next()  # one that failed before its reply costs no lookup

@@ -1,7 +1,8 @@
 """Slack's limits are kept before Slack refuses a call: turns, cancellation, refusals, and a database that is away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import asyncpg
@@ -13,13 +14,14 @@ from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack import limiter as limiting
-from surelane_worker.slack.client import slack_clients
+from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
-from surelane_worker.slack.limits import Rule, SlackBusyError, SlackLimits
+from surelane_worker.slack.limits import Rule, SlackBusyError, SlackLimits, rules_of
 from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.worker_settings import WorkerSettings
-from tests.system.slack_stand import slack_stand
+from tests.system.slack_stand import Stand, slack_stand
+from tests.system.worker import ended, worker
 
 SHORT = 0.5
 AWAY = 0.05
@@ -63,11 +65,27 @@ async def pool(database: str) -> AsyncIterator[Pool]:
 @pytest.fixture
 async def calls(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calls]:
     monkeypatch.setattr(limiting, "AWAY", AWAY)
+    monkeypatch.setattr(
+        limiting, "PATIENCE", 60.0
+    )  # a busy machine does not look like a database that is away
     metrics = [Metrics() for _ in range(3)]
     limiters = [Limiter(SlackLimits(pool), each, rules) for each in metrics]
     yield Calls(limiters, metrics)
     for each in limiters:
         await each.close()
+
+
+@asynccontextmanager
+async def limited(
+    pool: Pool, slack: Stand, known: Callable[[str], Sequence[Rule]] = rules_of
+) -> AsyncIterator[tuple[SlackClients, Metrics]]:
+    """Open a worker's clients for a simulated Slack, whose calls wait by these rules."""
+    settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=slack.api)
+    metrics = Metrics()
+    limiter = Limiter(SlackLimits(pool), metrics, known)
+    async with slack_clients(settings, traced=False, limiter=limiter) as clients:
+        yield clients, metrics
+    await limiter.close()
 
 
 async def test_workers_that_flood_a_method_keep_its_limit_together_with_few_statements(calls: Calls) -> None:
@@ -176,10 +194,8 @@ async def test_a_call_whose_claim_was_lost_while_it_waited_is_not_made(
         if lost.is_set():
             raise asyncio.CancelledError
 
-    limiter = Limiter(SlackLimits(pool), Metrics(), rules=lambda _: [Rule(1, SHORT)])
     async with slack_stand(connection) as slack:
-        settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=slack.api)
-        async with slack_clients(settings, traced=False, limiter=limiter) as clients:
+        async with limited(pool, slack, lambda _: [Rule(1, SHORT)]) as (clients, _):
             log = get_logger("test")
             replies = Replies(clients, Notebooks(Engine(connection), log), log, check_claim)
             await replies.client.api_test()
@@ -188,5 +204,34 @@ async def test_a_call_whose_claim_was_lost_while_it_waited_is_not_made(
             lost.set()
             await asyncio.wait([waiting])
         assert waiting.cancelled()
-        assert [call["method"] for call in slack.simulator.api.calls] == ["api.test"]
-    await limiter.close()
+        assert slack.calls() == ["api.test"]
+
+
+async def test_a_slack_that_enforces_its_limits_refuses_nothing_and_a_refusal_is_outlasted(
+    pool: Pool, connection: Connection
+) -> None:
+    """Each page of a list is a call of its own. A call that would wait too long is not made."""
+    async with slack_stand(connection) as slack, limited(pool, slack) as (clients, metrics):
+        slack.simulator.rate_limits.enforce("on")
+        slack.fail("rate_limited", "api.test")
+        await clients.client.api_test()
+        assert metrics._slack_refused["api.test"] == 1  # noqa: SLF001 - it is shown by a collector
+        async with asyncio.TaskGroup() as group:
+            for name in ("general", "support"):
+                for _ in range(4):
+                    channel = slack.room(name).id
+                    group.create_task(clients.client.chat_postMessage(channel=channel, text="x"))
+            for _ in range(12):
+                group.create_task(clients.client.users_list())
+        pages = [page async for page in await clients.client.users_list(limit=1)]
+        assert len(pages) > 1
+        assert sum(metrics.slack_wait.counts["users.list"]) == 12 + len(pages)
+        assert slack.simulator.rate_limits.refused == 0
+
+
+async def test_limits_can_be_turned_off(database: str, connection: Connection) -> None:
+    async with slack_stand(connection) as slack, worker(database, SLACK_API_URL=slack.api):
+        identity, message = await slack.mention("hello")
+        await ended(connection, identity)
+        assert slack.answers(message) == ["first answer"]
+    assert await connection.fetchval("select count(*) from agent.slack_limit") == 0

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane_ingest import census, socket_mode
-from surelane_ingest.metrics import IngestMetrics
 from surelane_operator.doctor.queue import sockets
 from surelane_operator.reads.events import Reads
 from surelane_service.engine import Engine
@@ -77,22 +76,6 @@ async def test_an_envelope_is_acknowledged_once_it_is_stored_and_stored_once_by_
     (row,) = await connection.fetch("select item_key, kind, event from agent.event")
     assert (row["item_key"], row["kind"]) == (payload["event_id"], "slack.app_mention")
     assert json.loads(row["event"]) == payload
-
-
-async def test_what_is_not_committed_is_not_acknowledged(
-    database: str, slack: SocketSlack, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    payload, given_up = mention(), asyncio.Event()
-    monkeypatch.setattr(IngestMetrics, "sent", lambda *_: given_up.set())
-    async with connected(database, slack, socket_connections=1, database_budget="2s"):
-        wire = await slack.wire()
-        async with connection.transaction():
-            await connection.execute("lock table agent.event")
-            await wire.send(payload)
-            await asyncio.wait_for(given_up.wait(), 60)
-        # An acknowledgement of the first would come before this one's.
-        assert await wire.take(payload, retry_attempt=1, retry_reason="timeout") == {}
-    assert await keys(connection) == [payload["event_id"]]
 
 
 async def test_an_answer_is_in_the_acknowledgement_unless_slack_takes_none(

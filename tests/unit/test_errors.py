@@ -28,7 +28,7 @@ VERDICTS = {
     "Conflict": {"23505", "55P03"},
     "TransactionAborted": {"25P02"},
     "Forbidden": {"42501"},
-    "SchemaMissing": {"42883", "42P01", "3F000"},
+    "SchemaMissing": {"42703", "42883", "42P01", "3F000"},
     "DatabaseUnavailable": {"25006", "25P03", "25P04"}
     | {code for code in CODES if code[:2] in ("08", "28", "3D", "53", "57") and code != "53200"},
 }

@@ -23,7 +23,7 @@ async def own(*_: object) -> None:
     """Do nothing."""
 
 
-FIRST = Extension(beside=OWN, start=STARTED.append)
+FIRST = Extension(beside=lambda: OWN, start=STARTED.append)
 SECOND = Extension(adapt=lambda found: OWN if found == "theirs" else None)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from surelane_dev.simulator.fake_model import PATH
 from surelane_dev.simulator.server import simulator_at
-from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.simulator.simulator_settings import FAKE_MODEL_PATH, SimulatorSettings
 from surelane_service.service_settings import load_settings
 
 NUMBERED = {"type": "object", "required": ["city", "days"]}
@@ -42,7 +41,7 @@ async def test_an_answer(messages: list[dict[str, Any]], text: str | None, argum
     async with (
         simulator_at(settings) as url,
         aiohttp.ClientSession(url) as client,
-        client.post(f"{PATH}/chat/completions", json=body) as answer,
+        client.post(f"{FAKE_MODEL_PATH}/chat/completions", json=body) as answer,
     ):
         (choice,) = (await answer.json())["choices"]
     assert choice["message"]["content"] == text

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from surelane.errors import INSTALL
 from surelane_worker import Call, Context, Event, Given, Handlers
 from surelane_worker.errors import HandlersError
 from surelane_worker.handling.attempt import Attempt
@@ -125,12 +126,22 @@ async def test_exception_of_a_synchronous_handler_reaches_the_worker(raised: Bas
         await registered_in(handlers).all()[0].call(NO_EVENT, NO_CONTEXT)
 
 
+NEEDS = "it needs surelane-nothing, which is not installed"
+
+
 @pytest.mark.parametrize(
     ("source", "path", "message"),
     [
         ("", "team_bot", "write module:attribute"),
         ("", "no_such_team_bot:handlers", "cannot import no_such_team_bot: ModuleNotFoundError"),
         ("1 / 0", "team_bot:handlers", "cannot import team_bot: ZeroDivisionError"),
+        ("import surelane_nothing.x", "team_bot:handlers", f"team_bot: {NEEDS}: {INSTALL} surelane-nothing"),
+        ("raise SystemExit('no key')", "team_bot:handlers", "cannot import team_bot: SystemExit: no key"),
+        (
+            "raise ValueError('2 faults\\n  a')",
+            "team_bot:handlers",
+            "cannot import team_bot: ValueError: 2 faults a",
+        ),
         ("", "team_bot:handlers", "team_bot has no attribute 'handlers'"),
         ("handlers = {}", "team_bot:handlers", "is a dict, not a surelane_worker.Handlers"),
         ("import surelane_worker as w\nhandlers = w.Handlers()", "team_bot:handlers", "has no handlers"),

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from surelane.errors import InvalidInput
-from surelane.jobs import Job, job_text
+from surelane.jobs import Continuation, Job, job_text
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.errors import HandlersError
 from surelane_worker.handling.registry import registered_in
@@ -66,6 +66,22 @@ def registered(function: Callable[..., Any]) -> Callable[..., Any]:
     handlers.on("order")(function)
     (handler,) = registered_in(handlers).all()
     return handler.call
+
+
+def test_a_job_is_written_with_the_fields_that_have_a_value() -> None:
+    """The names of the others would take as long as those."""
+    assert json.loads(job_text(Job("order", {"a": None}))) == {
+        "kind": "order", "payload": {"a": None}, "priority": 1
+    }  # fmt: skip
+    text = job_text(Continuation("order", item_key="7", priority=0, run_at=AT))
+    assert json.loads(text) == {
+        "kind": "order",
+        "payload": {},
+        "item_key": "7",
+        "priority": 0,
+        "run_at": AT.isoformat(),
+        "fails_with_children": False,
+    }
 
 
 def stored(payload: object) -> Event:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from surelane_service.subscriptions import MESSAGES
+from surelane_service.subscriptions import MESSAGES, unfollowed
 from surelane_worker import Call, Context, Event, Given, Handlers
 from surelane_worker.errors import HandlersError
 from surelane_worker.handling.handler import NO_ROUTE, Handler
@@ -219,6 +219,10 @@ async def test_included_routes_come_after_ones_own_and_middleware_is_around_each
     assert await answer(handlers, said("hello", "slack.message.channels")) == "included route"
 
 
+SET = ": add it there, or unset SURELANE_EVENT_TYPES where a manifest is known"
+UNSUBSCRIBED = "the app's manifest does not subscribe to"
+
+
 def doubts(*given: Any) -> dict[str, str]:
     with capture_logs() as logs:
         warn_of_doubts(*given)
@@ -234,18 +238,27 @@ def test_kinds_that_can_never_arrive_are_named_at_start() -> None:
     }
     assert doubts(kinds, {"app_mention", "message.im"}) == {
         "slack.app_mentoin": "Slack has no event type app_mentoin; did you mean app_mention?",
-        "slack.reaction_added": "SURELANE_EVENT_TYPES leaves out reaction_added",
+        "slack.reaction_added": f"SURELANE_EVENT_TYPES leaves out reaction_added{SET}",
     }
     assert list(doubts(MESSAGES, {"app_mention"})) == sorted(MESSAGES)
     kinds = {"slack.app_mention", "slack.reaction_added", "slack.team_join", "slack.message_changed", "mail"}
     taken, subscribed = {"app_mention", "reaction_added", "message.im"}, {"app_mention", "message.im"}
     assert doubts(kinds, taken, subscribed) == {
-        "slack.reaction_added": "the app's manifest does not subscribe to reaction_added",
-        "slack.team_join": "SURELANE_EVENT_TYPES leaves out team_join",
+        "slack.reaction_added": f"{UNSUBSCRIBED} reaction_added; add below bot_events: - reaction_added",
+        "slack.team_join": f"SURELANE_EVENT_TYPES leaves out team_join{SET}",
     }
-    told = "SURELANE_EVENT_TYPES is not set, so ingest leaves out reaction_added"
+    told = "no manifest is known, so ingest leaves out reaction_added; set SURELANE_EVENT_TYPES=app_mention,message.im,"
     kinds = {"slack.reaction_added", "slack.app_mention", "slack.message_changed"}
-    assert doubts(kinds, None) == {"slack.reaction_added": told}
+    assert doubts(kinds, None) == {"slack.reaction_added": f"{told}reaction_added"}
+    told = f"{UNSUBSCRIBED} app_mention; add below bot_events: - app_mention"
+    assert doubts(kinds, None, {"reaction_added", "message.im"}) == {"slack.app_mention": told}
+    agents = {"slack.agent_session_stopped", "slack.message.channels", "slack.message.im"}
+    assert unfollowed(agents, {"message.im"}) == [f"SURELANE_EVENT_TYPES leaves out message.channels{SET}"]
+    assert unfollowed(agents, {"message.im", "message.channels"}) == []
+    assert unfollowed(agents - {"slack.agent_session_stopped"}, {"message.im"}) == []
+    told = "the app's manifest has no command /deploy; add below slash_commands: - command: /deploy"
+    commands = {"slack.command.deploy", "slack.command.status"}
+    assert doubts(commands, None, set(), {"/status"}) == {"slack.command.deploy": told}
     with capture_logs() as logs:
         warn_of_untaken({"slack.app_mention", "mail"}, {"app_mention", "reaction_added", "message_changed"})
     assert [(line["log_level"], line["type"]) for line in logs] == [("warning", "reaction_added")]
@@ -275,3 +288,46 @@ async def test_event_without_a_route_is_completed_and_says_so() -> None:
         assert cast("Any", outcome).result == NO_ROUTE
     line = "no route takes this event; it is completed"
     assert context.lines == [(line, ["deny"]), (line, "debug")]
+
+
+def mentioned(text: str, **more: object) -> Event:
+    inner = {"type": "app_mention", "text": text, **more}
+    return event("slack.app_mention", {"type": "event_callback", "event": inner})
+
+
+async def test_a_mention_goes_to_the_first_route_with_its_word_then_to_the_plain_handler() -> None:
+    handlers = Handlers()
+    handlers.on("slack.app_mention")(named("plain"))
+    handlers.mention("deploy")(named("first"))
+    handlers.mention("api", "deploy")(named("second"))
+    assert await answer(handlers, mentioned("<@U1> deploy api")) == "first"
+    assert await answer(handlers, mentioned("<@U1> show api")) == "second"
+    assert await answer(handlers, mentioned("<@U1> hello")) == "plain"
+    edited = {"user": "U2", "ts": "1.2"}
+    assert await answer(handlers, mentioned("<@U1> please deploy", edited=edited)) == "first"
+    assert kinds_of(handlers) == {"slack.app_mention"}
+
+
+async def test_the_name_of_the_bot_is_no_word_of_a_mention() -> None:
+    handlers = Handlers()
+    handlers.mention("U1")(named("wrong"))
+    handlers.mention(re.compile("^deploy"))(named("right"))
+    assert await answer(handlers, mentioned(" <@U1>: deploy")) == "right"
+
+
+async def test_a_handler_reads_the_groups_of_the_pattern_that_took_its_event() -> None:
+    handlers = Handlers()
+
+    @handlers.mention("status", re.compile(r"^deploy (?P<service>\w+)"))
+    async def deploy(event: Event, ctx: Context) -> str | None:
+        return event.match["service"] if event.match else None
+
+    assert await answer(handlers, mentioned("<@U1> deploy api")) == "api"
+    assert await answer(handlers, mentioned("<@U1> status")) is None
+
+
+def test_a_worded_mention_behind_a_route_of_all_mentions_is_refused() -> None:
+    handlers = Handlers()
+    handlers.mention()(named("all"))
+    with pytest.raises(HandlersError, match="never reached"):
+        handlers.mention("deploy")(named("late"))

@@ -25,7 +25,8 @@ DEFAULT = frozenset({"app_mention", "message.im"})
 MESSAGE = {"type": "message", "channel_type": "im", "channel": "D1", "user": "U1", "ts": "1.2", "text": "hi"}
 MENTION = {"type": "app_mention", "channel": "C1", "user": "U1", "ts": "1.2", "text": "<@UBOT> hi"}
 SAID = {"type": "message", "user": "U1", "ts": "1.2", "text": "hi"}
-EDIT = {**MESSAGE, "subtype": "message_changed", "hidden": True, "ts": "1.5", "message": SAID}
+AGAIN = {**SAID, "edited": {"user": "U1", "ts": "1.5"}}
+EDIT = {**MESSAGE, "subtype": "message_changed", "hidden": True, "ts": "1.5", "message": AGAIN}
 DELETION = {**EDIT, "subtype": "message_deleted", "message": None, "previous_message": SAID}
 NOBODY: tuple[dict[str, Any], ...] = (
     {"user": "USLACKBOT"},
@@ -89,13 +90,13 @@ CHANNEL = {**MESSAGE, "channel": "C1", "channel_type": "channel"}
     [
         {**MENTION, "subtype": "me_message"},
         {**MESSAGE, "subtype": "me_message"},
-        {**EDIT, "message": {**SAID, "subtype": "me_message"}},
+        {**EDIT, "message": {**AGAIN, "subtype": "me_message"}},
         {**MENTION, **THROUGH_APP},
         {**MESSAGE, **THROUGH_APP},
         {**MESSAGE, **THROUGH_APP, "subtype": "file_share", "files": [{"id": "F1"}]},
         {**CHANNEL, **THROUGH_APP, "text": "ask <@UBOT>"},
         {**CHANNEL, **THROUGH_APP, "text": "ask <@UBOT|bot>", "subtype": "thread_broadcast"},
-        {**EDIT, "message": {**SAID, **THROUGH_APP}},
+        {**EDIT, "message": {**AGAIN, **THROUGH_APP}},
         {**DELETION, "previous_message": {**SAID, **THROUGH_APP}},
     ],
 )
@@ -118,7 +119,7 @@ WORKFLOW = {**MENTION, "user": None, "subtype": "bot_message", "bot_id": "B3", "
         {**CHANNEL, "subtype": "slackbot_response", "user": "USLACKBOT"},
         {**CHANNEL, **THROUGH_APP},
         {**MENTION, "bot_id": "B1"},
-        {**EDIT, "message": {**SAID, "user": None, "bot_id": "B2", "subtype": "bot_message"}},
+        {**EDIT, "message": {**AGAIN, "user": None, "bot_id": "B2", "subtype": "bot_message"}},
     ],
 )
 def test_what_no_person_wrote_is_taken_if_the_app_asks(event: dict[str, Any]) -> None:
@@ -139,6 +140,8 @@ def test_what_no_person_wrote_is_taken_if_the_app_asks(event: dict[str, Any]) ->
         ({**EDIT, "message": {**SAID, "user": "UBOT"}}, "own"),
         ({**EDIT, "message": {**SAID, "subtype": "channel_join"}}, "subtype"),
         ({**EDIT, "message": SAID, "previous_message": SAID}, "unchanged"),
+        ({**EDIT, "message": SAID}, "unchanged"),
+        ({**EDIT, "message": SAID | {"reply_count": 1, "latest_reply": "1.4"}}, "unchanged"),
         ({**DELETION, "previous_message": {**SAID, "bot_id": "B1"}}, "bot"),
         ({**MESSAGE, "subtype": ["odd"]}, "subtype"),
         ({**MESSAGE, "hidden": True}, "hidden"),

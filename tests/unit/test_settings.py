@@ -205,6 +205,12 @@ def test_unusable_settings_are_named(
         load_settings(WorkerSettings if name in OF_WORKERS else IngestSettings)
 
 
+def test_each_missing_setting_has_one_line_and_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATABASE_URL")
+    with pytest.raises(SettingsError, match=r"\Asettings cannot be used:\n  DATABASE_URL is not set\Z"):
+        load_settings(IngestSettings)
+
+
 def test_socket_mode_needs_no_signing_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLACK_SIGNING_SECRET")
     monkeypatch.setenv("SLACK_APP_TOKEN", "xapp-1-A1-2-0a")
@@ -258,7 +264,7 @@ def test_installs_ask_for_the_manifests_scopes_and_a_state_of_another_app_instal
 def test_workers_defaults_are_the_documented_ones_and_each_process_has_its_own_name() -> None:
     settings = load_settings(WorkerSettings)
     assert (settings.concurrency, settings.max_attempts, settings.notifications) == (10, 3, True)
-    assert (settings.poll_interval, settings.session_grace) == (timedelta(seconds=5), timedelta(seconds=5))
+    assert (settings.poll_interval, settings.session_grace) == (timedelta(seconds=5), timedelta(seconds=1))
     assert (settings.lease, settings.max_vt_age) == (timedelta(minutes=10), timedelta(hours=1))
     assert settings.backoff_base == timedelta(seconds=10)
     assert settings.drain_timeout == timedelta(seconds=30)

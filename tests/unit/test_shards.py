@@ -56,7 +56,7 @@ def test_workers_in_reserve_hear_no_more_once_the_responder_has_long_answered_al
     shard = Shard(5, 5, costs=FREE)
     figures = shard.run(posts)
     assert [worker.listens(shard.now) for worker in shard.workers] == [True, True, False, False, False]
-    assert figures.claims.total() < 3 * len(posts), "they never answered"
+    assert figures.claims.total() <= 3 * len(posts), "the deputy claims once an event, and they never"
 
 
 def beside_a_blast(*, fair: bool) -> float:

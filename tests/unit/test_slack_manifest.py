@@ -48,6 +48,7 @@ SCOPES_OF_CALLS = {
     "update_view": set[str](),
     "publish_home": set[str](),
     "client.auth_test": set[str](),
+    "client.agents_sessions_setStatus": {"chat:write"},
     "client.chat_stopStream": {"chat:write"},
     "client.conversations_open": {"im:write"},
     "client.users_info": {"users:read"},

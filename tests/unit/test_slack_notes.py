@@ -13,7 +13,8 @@ from surelane.events import Event
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_worker.slack import notes
-from surelane_worker.slack.notes import ClaimLostError, Notebook, SentReplies, metadata_of, ordinal_of
+from surelane_worker.slack.marks import metadata_of, ordinal_of, without_marks
+from surelane_worker.slack.notes import ClaimLostError, Notebook, SentReplies
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -72,6 +73,20 @@ async def test_a_sent_replys_timestamp_waits_for_no_database_and_its_other_chann
     await noted.note_reply(0, "1.2")
     assert json.loads(engine.stored[-1]) == {"elsewhere": {"0": "C2"}, "replies": {"0": "1.2"}}
     assert len(engine.stored) == 2
+
+
+@pytest.mark.parametrize(
+    "own",
+    [None, {"event_type": "order", "event_payload": {"id": 8}}, {"event_type": "order", "event_payload": {}}],
+)
+def test_a_handler_reads_messages_with_their_own_metadata_and_without_the_mark(own: object) -> None:
+    given = {"ts": "1.2"} if own is None else {"ts": "1.2", "metadata": own}
+    marked = {**given, "metadata": metadata_of(EVENT, 2, own)}
+    assert ordinal_of(marked, EVENT) == 2
+    assert without_marks({"messages": [marked], "event": {"message": marked}}) == {
+        "messages": [given],
+        "event": {"message": given},
+    }
 
 
 async def test_a_message_is_noted_before_it_is_sent_and_looked_for_before_it_is_sent_again() -> None:

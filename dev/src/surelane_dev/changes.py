@@ -1,4 +1,4 @@
-"""Watch the Python files of a directory, and ``pyproject.toml``, for changes."""
+"""Watch the Python files of a directory but its tests, ``pyproject.toml`` and the app's manifest for changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,7 +7,12 @@ from typing import Any
 
 from watchfiles import Change, DefaultFilter, awatch
 
+from surelane_service.manifest import NAMES
+
 IGNORED = (*DefaultFilter.ignore_dirs, ".surelane", ".ruff_cache", "build", "dist")
+TESTS = ("tests", "test")
+TEST_FILES = (r"^test_.*\.py$", r"_test\.py$", r"^conftest\.py$")
+"""Patterns of names. No handler runs what a test says."""
 STEP = 20
 """Milliseconds without a change after which a change is reported."""
 DEBOUNCE = 200
@@ -15,13 +20,14 @@ DEBOUNCE = 200
 
 
 class _Code(DefaultFilter):
-    """Python files and the project's settings, outside of caches and environments."""
+    """Python files, the project's settings and its manifest, outside of caches, environments and tests."""
 
-    ignore_dirs = IGNORED
+    ignore_dirs = (*IGNORED, *TESTS)
+    ignore_entity_patterns = (*DefaultFilter.ignore_entity_patterns, *TEST_FILES)
 
     def __call__(self, change: Change, path: str) -> bool:
         """Return whether a change of ``path`` counts."""
-        wanted = path.endswith(".py") or Path(path).name == "pyproject.toml"
+        wanted = path.endswith(".py") or Path(path).name in ("pyproject.toml", *NAMES)
         return wanted and super().__call__(change, path)
 
 
@@ -59,7 +65,7 @@ def _changes(*folders: Path, **more: Any) -> AsyncIterator[set[tuple[Change, str
 
 def _folders(root: Path) -> list[Path]:
     """Return the folders that may have code. One with a ``pyvenv.cfg`` is an environment."""
-    found = (path for path in root.iterdir() if path.is_dir() and path.name not in IGNORED)
+    found = (path for path in root.iterdir() if path.is_dir() and path.name not in (*IGNORED, *TESTS))
     return sorted(path for path in found if not (path / "pyvenv.cfg").exists())
 
 

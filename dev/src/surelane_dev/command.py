@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from surelane.errors import SurelaneError
-
 
 def dev(
     *,
@@ -20,14 +18,18 @@ def dev(
         bool,
         typer.Option("--installs", help="Let each of the simulator's workspaces install the app by OAuth."),
     ] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Run each service as a process of its own, as in production.")
+    ] = False,
 ) -> None:
     """Run the whole system here until Ctrl-C: PostgreSQL, ingest, a worker, a Slack simulator.
 
     The handlers are those of [tool.surelane] in pyproject.toml, or of SURELANE_HANDLERS; a save reloads them.
     """
+    print("Surelane starts here: PostgreSQL, the services, a Slack simulator. Ctrl-C ends it.", flush=True)
     from surelane_dev.system import main  # noqa: PLC0415
 
-    raise typer.Exit(main(socket_mode=socket_mode, installs=installs))
+    raise typer.Exit(main(socket_mode=socket_mode, installs=installs, processes=processes))
 
 
 def new(
@@ -37,6 +39,7 @@ def new(
     bolt: Annotated[bool, typer.Option("--bolt", help="Write an app of Bolt for Python.")] = False,
 ) -> None:
     """Write a new project: handlers, a test, and the files to deploy it."""
+    from surelane.errors import SurelaneError  # noqa: PLC0415
     from surelane_dev.new import write_project  # noqa: PLC0415
 
     if agent and bolt:

@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,18 +21,28 @@ class Wanted:
     default: int
 
 
-def choose(host: str, wanted: Mapping[str, Wanted]) -> dict[str, int]:
-    """Find a free port for each name. Ports that are set come first and do not change.
+@contextmanager
+def opened(host: str, wanted: Mapping[str, Wanted]) -> Iterator[dict[str, socket.socket]]:
+    """Listen at a free port for each name, for the block. Ports that are set come first and do not change.
 
     Raises:
         SettingsError: a port that is set is in use; the message names its variable.
     """
-    chosen: dict[str, int] = {}
-    with ExitStack() as held:  # all at once, so that no two get the same
-        for name, port in sorted(wanted.items(), key=lambda item: item[1].given is None):
-            listener = held.enter_context(_listener(host, port))
-            chosen[name] = listener.getsockname()[1]
-    return chosen
+    with ExitStack() as held:
+        yield {
+            name: held.enter_context(_listener(host, port))
+            for name, port in sorted(wanted.items(), key=lambda item: item[1].given is None)
+        }
+
+
+def choose(host: str, wanted: Mapping[str, Wanted]) -> dict[str, int]:
+    """Return a free port for each name, as :func:`opened` finds them."""
+    with opened(host, wanted) as sockets:
+        return ports_of(sockets)
+
+
+def ports_of(sockets: Mapping[str, socket.socket]) -> dict[str, int]:
+    return {name: listener.getsockname()[1] for name, listener in sockets.items()}
 
 
 def _listener(host: str, port: Wanted) -> socket.socket:
@@ -61,9 +71,9 @@ class Front:
         """A URL of the current process; ``None``: there is none, so connections are closed."""
 
     @asynccontextmanager
-    async def serving(self, host: str, port: int) -> AsyncIterator[None]:
-        """Listen for the length of the block."""
-        server = await asyncio.start_server(self._pass_on, host, port)
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Pass on for the length of the block."""
+        server = await asyncio.start_server(self._pass_on, sock=listener)
         try:
             yield
         finally:

@@ -94,7 +94,15 @@ async def _create(data: Path, user: int | None, *, durable: bool) -> None:
     finally:
         child.kill()
     if code != 0:
-        raise PostgresError(f"initdb failed in {fresh}:\n" + "\n".join(output))
+        said = [
+            line.partition(mark)[2]
+            for line in output
+            for mark in ("FATAL:", "PANIC:", "error:")
+            if mark in line
+        ]
+        why = said[0].strip() if said else "; ".join(output[-3:])
+        advice = "make room there, or set SURELANE_DATA_DIR to another directory"
+        raise PostgresError(f"PostgreSQL cannot be created in {fresh}: {why}; {advice}")
     fresh.rename(data)
 
 

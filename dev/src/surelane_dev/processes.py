@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +27,8 @@ class ChildProcess:
         self.name = name
         self.process = process
         self._killed_by = killed_by
+        self.killed = False
+        """Whether we killed it. Its exit code is known a moment later."""
         self.running.add(self)
         self._reader = asyncio.create_task(self._read(process.stdout, on_line), name=f"output of {name}")
 
@@ -41,6 +43,7 @@ class ChildProcess:
         orphaned: signal.Signals = signal.SIGTERM,
         killed_by: signal.Signals = signal.SIGKILL,
         fed: bool = False,
+        passed: Collection[int] = (),
         where: Path | None = None,
     ) -> "ChildProcess":
         """Start ``command`` in a session of its own, so that a terminal's Ctrl-C reaches us alone.
@@ -52,6 +55,7 @@ class ChildProcess:
             orphaned: the signal that it gets if we are killed before we stop it (Linux only).
             killed_by: the signal that ends it at once; not SIGKILL if that would leave things behind.
             fed: whether standard input takes one line, by ``feed``. It is empty otherwise.
+            passed: descriptors that it has, too.
         """
         leash = (sys.executable, "-IS", LEASH, str(int(orphaned)), str(os.getpid()), str(user or ""))
         process = await asyncio.create_subprocess_exec(
@@ -64,6 +68,7 @@ class ChildProcess:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
             limit=LONGEST_LINE,
+            pass_fds=tuple(passed),
         )
         return cls(name, process, on_line, killed_by)
 
@@ -86,13 +91,17 @@ class ChildProcess:
         self.running.discard(self)
         return code
 
-    async def stop(self, number: signal.Signals, within: float) -> int:
-        """Send a signal, wait for ``within`` seconds, then kill the whole session. Return the exit code."""
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
         if self.exit_code is None:
             # Avoid asyncio's `send_signal`: it polls for the exit status, and a watcher waits for that in another
             # thread. If the child has just ended, the watcher finds no status: "Unknown child process pid", code 255.
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
+
+    async def stop(self, number: signal.Signals, within: float) -> int:
+        """Send a signal, wait for ``within`` seconds, then kill the whole session. Return the exit code."""
+        self.tell(number)
         try:
             async with asyncio.timeout(within):
                 return await self.wait()
@@ -103,6 +112,7 @@ class ChildProcess:
     def kill(self) -> None:
         """Kill it and every process that it started."""
         if self.exit_code is None:
+            self.killed = True
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, self._killed_by)
 

@@ -2,13 +2,12 @@
 
 import os
 import tomllib
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from surelane.errors import SettingsError
-from surelane_dev.simulator.manifest import read_manifest
+from surelane_service.manifest import MANIFEST, found_manifest
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Project:
     handlers: str | None = None
     """``module:attribute`` of the handlers; ``None``: the built-in ones."""
     manifest: Path | None = None
-    """The manifest of the Slack app, for the simulator."""
+    """The manifest of the Slack app."""
     model: str | None = None
     """The model of agents. ``fake``: the simulator's, which needs no account."""
 
@@ -27,16 +26,9 @@ class Project:
     def settings(self) -> dict[str, str]:
         """The variables that name them. Those of the environment win over the project's."""
         given = {"SURELANE_HANDLERS": self.handlers, "SURELANE_MODEL": self.model}
-        given["SURELANE_SIMULATOR_MANIFEST"] = str(self.manifest) if self.manifest else None
+        manifest = self.manifest or found_manifest(self.root)
+        given[MANIFEST] = str(manifest) if manifest else None
         return {name: found for name, value in given.items() if (found := os.environ.get(name) or value)}
-
-    @property
-    def subscriptions(self) -> str:
-        """The event types of the manifest, separated by commas. It is empty if no manifest can be read."""
-        with suppress(SettingsError):  # the simulator says so
-            if path := self.settings.get("SURELANE_SIMULATOR_MANIFEST"):
-                return ",".join(sorted(read_manifest(Path(path)).events))
-        return ""
 
     @property
     def is_a_teams(self) -> bool:

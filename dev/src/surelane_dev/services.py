@@ -5,27 +5,29 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from surelane.errors import SettingsError
 from surelane_dev.accounts import OWNER, uri_of
 from surelane_dev.data_directory import program
 from surelane_dev.dev_settings import DevSettings
 from surelane_dev.project import Project
-from surelane_dev.simulator import fake_model
+from surelane_dev.simulator.simulator_settings import FAKE_MODEL, FAKE_MODEL_PATH
 from surelane_dev.supervisor import Start
-from surelane_operator.console.access.sign_in import sign_in_link
+from surelane_operator.console.access.signing import sign_in_link
+from surelane_service.manifest import MANIFEST
 from surelane_service.service_settings import (
     DEMO_API_TOKEN,
     DEMO_BOT_TOKEN,
     DEMO_CLIENT_SECRET,
     DEMO_SIGNING_SECRET,
+    is_slack,
 )
-from surelane_service.subscriptions import SUBSCRIPTIONS
 
 DATABASE = "surelane"
 DEMONSTRATION = "surelane_dev.demonstration:handlers"
 DEMO_APP_TOKEN = "xapp-surelane-demo"  # noqa: S105 - public; Slack's own API knows no such token
 SLACK_SECRETS = ("SLACK_APP_TOKEN", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
 SIMULATOR_READS = (
-    *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "SLACK_CLIENT_ID", "LOG_LEVEL"),
+    *("SURELANE_SIMULATOR_", MANIFEST, "SURELANE_INGEST_URL", "SLACK_CLIENT_ID", "LOG_LEVEL"),
     *("PATH", "HOME", "TMPDIR", "LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV"),
 )
 """Prefixes of the variables that the simulator gets. None of them is a secret."""
@@ -87,15 +89,14 @@ def services(
         "SLACK_API_URL": f"{simulator}/api/",
         **stand_in,
         "SURELANE_HOST": settings.host,
-        **({SUBSCRIPTIONS: project.subscriptions} if project.subscriptions else {}),
         "SURELANE_SIMULATOR_STATE": str(settings.data_dir.expanduser().resolve() / "simulator.json"),
         **project.settings,
         **given,
     }
     if "SLACK_CLIENT_SECRET" not in given:  # installs are off, and the simulator must know
         shared.pop("SLACK_CLIENT_ID", None)
-    if shared.get("SURELANE_MODEL") == fake_model.NAME:
-        shared.setdefault("SURELANE_MODEL_URL", simulator + fake_model.PATH)
+    if shared.get("SURELANE_MODEL") == FAKE_MODEL:
+        shared.setdefault("SURELANE_MODEL_URL", simulator + FAKE_MODEL_PATH)
     # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
     # show the status of those events.
     posting = DEMO_SIGNING_SECRET in shared.get("SLACK_SIGNING_SECRET", "").split(",")
@@ -136,6 +137,23 @@ def _is_real(name: str, value: str | None) -> bool:
 def simulated() -> bool:
     """Return whether the simulator stands in Slack's place, because the environment names no other Slack."""
     return not os.environ.get("SLACK_API_URL")
+
+
+def require_tokens() -> None:
+    """Raise SettingsError where ``SLACK_API_URL`` names the real Slack, and the app's tokens are not set."""
+    try:
+        if simulated() or not is_slack(os.environ["SLACK_API_URL"]):
+            return
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    ways = {
+        "SLACK_APP_TOKEN (or SLACK_SIGNING_SECRET)": ("SLACK_APP_TOKEN", "SLACK_SIGNING_SECRET"),
+        "SLACK_BOT_TOKEN": ("SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET"),
+    }
+    missing = [said for said, names in ways.items() if not any(os.environ.get(name) for name in names)]
+    if missing:
+        needs = f"the real Slack needs {' and '.join(missing)}"
+        raise SettingsError(f"{needs}: set the app's own, or unset SLACK_API_URL for the simulator")
 
 
 def set_aside() -> list[str]:

@@ -1,7 +1,7 @@
-"""Keep a service running: start it again when it dies, and replace it when its code changes.
+"""Keep a program of services running: start it again when it dies, and replace it when its code changes.
 
-A replacement loses nothing. The new process starts beside the old one; once it is ready, the old one gets SIGTERM and
-drains. If the new one cannot start, the old one stays.
+A replacement loses nothing. The new process starts beside the old one; once its worker is ready, the old one hands the
+simulator over, gets SIGTERM and drains. If the new one cannot start, the old one stays.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-
-import aiohttp
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
 
 from surelane.errors import SurelaneError
 from surelane_dev.output import Output
@@ -23,14 +23,25 @@ from surelane_dev.ports import Front
 from surelane_dev.processes import ChildProcess
 from surelane_service.lifecycle import EXIT_SETTINGS
 
+WORKER, SIMULATOR = "worker", "simulator"
+SERVICES = (WORKER, SIMULATOR, "ingest", "operator")
+"""OpenTelemetry's global providers are those of the first one in a process."""
+HANDED_OVER = "surelane_dev.program: handed over"
+"""The line that a program writes then, for its supervisor alone."""
+
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 """Seconds before a process that died starts again: the first, doubled each time it dies soon, and the longest."""
 STEADY = 60.0
 """Seconds after which a process counts as one that did not die soon."""
 
-
 PATIENCE = 10.0  # seconds
+ANSWERS = 1.0
+"""Seconds to wait for an answer about readiness. Before its services begin, a program accepts no connections."""
+HANDS_OVER = 3.0
+"""Seconds in which a process hands its simulator over. If a handler blocks it, it is killed then."""
+UNUSABLE = "settings cannot be used:"
+"""How :func:`load_settings` begins."""
 
 
 class ServiceError(SurelaneError):
@@ -39,7 +50,7 @@ class ServiceError(SurelaneError):
 
 @dataclass(frozen=True)
 class Start:
-    """How to start a process: its whole environment, and the URL that answers 200 when it can work."""
+    """How to start a service: its whole environment, and the URL that answers 200 when it can work."""
 
     environment: Mapping[str, str]
     ready: str
@@ -47,10 +58,12 @@ class Start:
 
 @dataclass(eq=False)
 class Supervisor:
-    """Keep one service running."""
+    """Keep one program running."""
 
     name: str
-    """The service's, one of ``program.MODULES``."""
+    """The service's. A program of several has its worker's, which runs the team's code."""
+    services: Collection[str]
+    """The services that it runs."""
     before: Mapping[str, str]
     """The environment of a spare, which has no secret that the service must not have."""
     within: float
@@ -59,7 +72,9 @@ class Supervisor:
     news: asyncio.Event
     """Is set when a process of it is ready, or did not start."""
     front: Front | None = None
-    """The port that stays when the process changes."""
+    """The worker's port that stays when the process changes."""
+    sockets: Collection[int] = ()
+    """Descriptors of the listening sockets that every process of it has: these ports stay, too."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it runs, or when it did not start."""
     problem: str | None = None
@@ -67,7 +82,8 @@ class Supervisor:
     _last: str = ""
     _spare: ChildProcess | None = None
     _child: ChildProcess | None = None
-    _how: Start | None = None
+    _how: Mapping[str, Start] = field(default_factory=dict)
+    _handed: asyncio.Event = field(default_factory=asyncio.Event)
     _running: set[ChildProcess] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _files: list[str] = field(default_factory=list)
@@ -81,12 +97,20 @@ class Supervisor:
     async def prepare(self) -> None:
         """Start a spare process, unless there is one."""
         if self._spare is None or self._spare.exit_code is not None:
-            command = (sys.executable, "-m", "surelane_dev.program", self.name)
+            command = (sys.executable, "-m", "surelane_dev.program", *self.services)
             env = {**self.before, "PYTHONUNBUFFERED": "1"}
-            self._spare = await ChildProcess.start(self.name, *command, env=env, on_line=self._show, fed=True)
+            self._spare = await ChildProcess.start(
+                self.name, *command, env=env, on_line=self._show, fed=True, passed=self.sockets
+            )
 
     def _show(self, line: str) -> None:
-        self._last = line if line.strip() else self._last
+        if line == HANDED_OVER:
+            self._handed.set()
+            return
+        if line.startswith("  ") and self._last.startswith(UNUSABLE):  # a line for each setting
+            self._last += f"{'' if self._last == UNUSABLE else ';'} {line.strip()}"
+        elif line.strip():
+            self._last = line
         self.output.of(self.name)(line)
 
     def _failed(self) -> str:
@@ -102,8 +126,8 @@ class Supervisor:
         self._files = files
         self._changed.set()
 
-    async def run(self, start: Callable[[], Start], *, watched: bool) -> None:
-        """Keep it running until this is cancelled. ``start`` returns how to start the next process.
+    async def run(self, start: Callable[[], Mapping[str, Start]], *, watched: bool) -> None:
+        """Keep it running until this is cancelled. ``start`` returns how to start each service of the next process.
 
         ``watched``: changes of its code are reported, so code that cannot be used is worth a wait, and no ServiceError.
         """
@@ -117,10 +141,14 @@ class Supervisor:
                 self._last = str(error)
                 await self._stay()
                 continue
-            child = await self._begin(how)
-            if await self._came_up(child, how):
-                await self._replace(child, how)
-                if files:
+            if self.front is None and self._child is not None:  # its port is its own
+                await self._child.stop(signal.SIGTERM, self.within)
+                self._running.discard(self._child)
+            whole = not (self.runs and len(how) > 1)
+            child = await self._begin(how, whole=whole)
+            if await self._came_up(child, how if whole else {WORKER: how[WORKER]}):
+                await self._replace(child, how, whole=whole)
+                if files and child.exit_code is None:
                     took = time.monotonic() - began
                     self.output.say(f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])}")
                 self.problem = None
@@ -153,17 +181,20 @@ class Supervisor:
             self._retire(child)
         await asyncio.gather(*self._retiring)
 
-    async def _begin(self, how: Start) -> ChildProcess:
+    async def _begin(self, how: Mapping[str, Start], *, whole: bool) -> ChildProcess:
+        """Start a process: the ``whole`` program, or to begin with all but the simulator."""
         await self.prepare()
         child, self._spare = self._spare, None
         assert child is not None  # noqa: S101 - it was just prepared
         self._running.add(child)
-        child.feed(json.dumps(dict(how.environment)))
+        environments = {name: dict(each.environment) for name, each in how.items()}
+        given = {"environments": environments, "sockets": list(self.sockets), "whole": whole}
+        child.feed(json.dumps(given))
         return child
 
-    async def _came_up(self, child: ChildProcess, how: Start) -> bool:
-        """Wait until a process is ready, ends, or is out of date. Return whether it is ready."""
-        waiting = asyncio.create_task(_ready(self.name, how, self.output.say))
+    async def _came_up(self, child: ChildProcess, how: Mapping[str, Start]) -> bool:
+        """Wait until these services of a process are ready, it ends, or is out of date. Return whether it is ready."""
+        waiting = asyncio.create_task(_ready(how, self.output.say))
         try:
             await self._end_or_change(child, waiting)
             return waiting.done() and child.exit_code is None
@@ -198,16 +229,35 @@ class Supervisor:
         except TimeoutError:
             return
 
-    async def _replace(self, child: ChildProcess, how: Start) -> None:
+    async def _replace(self, child: ChildProcess, how: Mapping[str, Start], *, whole: bool) -> None:
         """Make this process the current one, and wait until the old one takes no more."""
         old, before = self._child, self._how
         self._child, self._how = child, how
         if self.front is not None:
-            self.front.behind = how.ready
-        if old is not None and before is not None and old.exit_code is None:
+            self.front.behind = how[WORKER].ready
+        if not whole and old is not None:
+            await self._hand_over(old)
+            child.tell(signal.SIGUSR1)
+            await self._came_up(child, {SIMULATOR: how[SIMULATOR]})
+        if old is not None and old.exit_code is None:
             self._retire(old)
             await asyncio.sleep(0)  # the signal is sent
-            await _unready(before)
+            if WORKER in before:
+                await _unready(before[WORKER])
+
+    async def _hand_over(self, old: ChildProcess) -> None:
+        """Let a process end its simulator. If it does not, a handler blocks its event loop: kill it."""
+        self._handed.clear()
+        old.tell(signal.SIGUSR2)
+        handed = asyncio.create_task(self._handed.wait())
+        ended = asyncio.create_task(old.wait())
+        await asyncio.wait({handed, ended}, timeout=HANDS_OVER, return_when=asyncio.FIRST_COMPLETED)
+        if not handed.done() and not ended.done():
+            self.output.say(f"the earlier code does not answer within {HANDS_OVER:g} s: it is killed")
+            old.kill()
+            await ended
+        handed.cancel()
+        ended.cancel()
 
     def _retire(self, child: ChildProcess) -> None:
         """Let a process drain in the background."""
@@ -217,28 +267,33 @@ class Supervisor:
         task.add_done_callback(self._retiring.discard)
 
 
-async def _ready(name: str, start: Start, say: Callable[[str], None]) -> None:
-    """Wait until a service is ready. If that takes long, say once which service it is."""
+async def _ready(how: Mapping[str, Start], say: Callable[[str], None]) -> None:
+    """Wait until services are ready. If that takes long, say once which service it is."""
     impatient = time.monotonic() + PATIENCE
-    async with aiohttp.ClientSession() as session:
-        while not await _answers(session, start.ready):
+    for name, start in how.items():
+        while (why := await asyncio.to_thread(_why_unready, start.ready)) is not None:
             if time.monotonic() > impatient:
-                say(f"waiting for the {name}; {start.ready} says what it waits for")
+                say(f"waiting for the {name}: {why}")
                 impatient = math.inf
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.03)
 
 
 async def _unready(start: Start) -> None:
     """Wait until a service that got SIGTERM says that it takes no more, but not for one that hangs."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-            while await _answers(session, start.ready):  # noqa: ASYNC110 - another process has no event
+        async with asyncio.timeout(PATIENCE):
+            while await asyncio.to_thread(_why_unready, start.ready) is None:  # noqa: ASYNC110 - another process has no event
                 await asyncio.sleep(0.02)
 
 
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+def _why_unready(url: str) -> str | None:
+    at = urlsplit(url)
+    connection = HTTPConnection(at.hostname or "", at.port, timeout=ANSWERS)
     try:
-        async with session.get(url) as response:
-            return response.status == HTTPStatus.OK
-    except aiohttp.ClientError:
-        return False
+        connection.request("GET", at.path)
+        response = connection.getresponse()
+        return None if response.status == HTTPStatus.OK else str(json.load(response).get("reason"))
+    except (OSError, HTTPException, ValueError):
+        return "it does not answer"
+    finally:
+        connection.close()

@@ -7,7 +7,7 @@ stop in reverse order, so that a worker can finish its handlers while the databa
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,10 +19,9 @@ from surelane_dev.accounts import prepare
 from surelane_dev.changes import watch
 from surelane_dev.dev_settings import DevSettings
 from surelane_dev.output import Output
-from surelane_dev.ports import Front, Wanted, choose
+from surelane_dev.ports import Front, Wanted, choose, opened, ports_of
 from surelane_dev.postgres import embedded
 from surelane_dev.processes import ChildProcess
-from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
 from surelane_dev.services import (
     DATABASE,
@@ -31,21 +30,27 @@ from surelane_dev.services import (
     SLACK_SECRETS,
     Databases,
     before,
+    require_tokens,
     services,
     set_aside,
     simulated,
     where_to_look,
 )
-from surelane_dev.supervisor import Start, Supervisor
-from surelane_encryption.keys import new_key
+from surelane_dev.simulator.manifest import read_manifest
+from surelane_dev.supervisor import SERVICES, SIMULATOR, WORKER, Start, Supervisor
 from surelane_migrations.errors import MigrationError
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_lock_settings
 from surelane_migrations.runner import Migration
-from surelane_operator.cli.session import DEVELOPMENT_URL
 from surelane_service.common.secret_files import SecretFileError, take_secrets
 from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
-from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from surelane_service.manifest import MANIFEST
+from surelane_service.service_settings import (
+    DEMO_CLIENT_ID,
+    DEMO_CLIENT_SECRET,
+    DEVELOPMENT_URL,
+    load_settings,
+)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLONE = Path(__file__).parents[3] / "migrations" / "idempotent"
@@ -57,17 +62,21 @@ class DevError(SurelaneError):
     """A process ended that should have kept running."""
 
 
-def main(*, socket_mode: bool = False, installs: bool = False) -> int:
-    """Run the system until a signal; return the exit code. The simulator takes Socket Mode and installs."""
+def main(*, socket_mode: bool = False, installs: bool = False, processes: bool = False) -> int:
+    """Run the system until a signal; return the exit code. The simulator takes Socket Mode and installs.
+
+    ``processes``: each service is one. By default all are tasks of one.
+    """
     output = Output()
     try:
         take_secrets((*SLACK_SECRETS, *DATABASE_URLS, SETTING, "SURELANE_API_TOKEN"))
         demonstrate(socket_mode=socket_mode, installs=installs)
-        return asyncio.run(_until_signal(output))
+        require_tokens()
+        return asyncio.run(_until_signal(output, processes=processes))
     except (SettingsError, SecretFileError) as error:
         output.say(str(error))
         return EXIT_SETTINGS
-    except SurelaneError as error:
+    except (SurelaneError, OSError) as error:
         output.say(str(error))
         return EXIT_FAILED
 
@@ -92,13 +101,15 @@ def _keep_key(settings: DevSettings) -> None:
         return
     kept = settings.data_dir / "encryption.key"
     if not kept.exists():
+        from surelane_encryption.keys import new_key  # noqa: PLC0415 - rarely needed
+
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         kept.touch(mode=0o600)
         kept.write_text(new_key())
     os.environ[SETTING] = kept.read_text()
 
 
-async def _until_signal(output: Output) -> int:
+async def _until_signal(output: Output, *, processes: bool) -> int:
     """Run until a signal. The first one ends everything in order; a Ctrl-C after it ends everything at once.
 
     A second SIGTERM does not: one sent to the process group arrives twice, because ``make`` passes on its own copy. A
@@ -106,7 +117,8 @@ async def _until_signal(output: Output) -> int:
     """
     project = find_project(Path.cwd())
     os.chdir(project.root)
-    task = asyncio.create_task(_dev(load_settings(DevSettings), project, output))
+    settings, programs = load_settings(DevSettings), {name: [name] for name in SERVICES}
+    task = asyncio.create_task(_dev(settings, project, output, programs if processes else {WORKER: SERVICES}))
     ending = forced = False
 
     def on_signal(number: signal.Signals) -> None:
@@ -130,45 +142,55 @@ async def _until_signal(output: Output) -> int:
     return EXIT_OK
 
 
-async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
-    ports = _ports(settings, output)
+async def _dev(
+    settings: DevSettings, project: Project, output: Output, programs: Mapping[str, Collection[str]]
+) -> None:
     drain, front, news = settings.drain_timeout.total_seconds() + GRACE, Front(), asyncio.Event()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(front.serving(settings.host, ports["worker_private"]))
+        sockets = stack.enter_context(opened(settings.host, wanted := _wanted(settings)))
+        ports = _told(ports_of(sockets), wanted, output)
+        await stack.enter_async_context(front.serving(sockets.pop("worker_private")))
         kept: dict[str, Supervisor] = {}
-        for name in MODULES:
-            within, port = GRACE if name == "simulator" else drain, front if name == "worker" else None
-            kept[name] = Supervisor(name, before(name), within, output, news, port)
+        for name, each_of in programs.items():
+            within, port = GRACE if name == SIMULATOR else drain, front if name == WORKER else None
+            passed = [each.fileno() for each in sockets.values()]
+            kept[name] = Supervisor(name, each_of, before(name), within, output, news, port, passed)
         for each in kept.values():
             stack.push_async_callback(each.stop)
             await each.prepare()
+        speaking = asyncio.create_task(output.never_silent())
+        stack.callback(speaking.cancel)
+        output.doing("PostgreSQL starts")
         databases, postgres = await stack.enter_async_context(_database(settings, output))
         # Developers of Surelane change scripts without a new version, so apply them again.
+        output.doing("the database is migrated")
         await _migrate(databases.owner, output, again=bool(postgres) and CLONE.is_dir())
+        output.doing("the services start")
         _keep_key(settings)
         for message in set_aside():
             output.say(message)
-        stack.push_async_callback(kept["simulator"].stop)
-        stack.push_async_callback(_together, *(kept[name].stop for name in ("ingest", "operator", "worker")))
+        stack.push_async_callback(_together, *(each.stop for each in kept.values() if each.name != SIMULATOR))
         stack.enter_context(_for_the_command(settings, project, databases))
 
-        def start(name: str) -> Start:
+        def start(name: str) -> dict[str, Start]:
             at = {**ports, "worker_private": _free(settings)}
-            current = find_project(project.root) if name == "worker" else project
-            return services(settings, current, at, databases)[name]
+            current = find_project(project.root) if name == WORKER else project
+            found = services(settings, current, at, databases)
+            return {name: found[name] for name in programs[name]}
 
         async with _staying_up(
             *(_watch(child) for child in postgres),
             *(
-                each.run(partial(start, name), watched=name == "worker" and project.is_a_teams)
+                each.run(partial(start, name), watched=name == WORKER and project.is_a_teams)
                 for name, each in kept.items()
             ),
-            *([watch(project.root, kept["worker"].changed)] if project.is_a_teams else []),
+            *([watch(project.root, partial(_changed, kept, project))] if project.is_a_teams else []),
         ):
             shown = None
             while True:
                 for each in kept.values():
                     await each.settled.wait()
+                speaking.cancel()
                 lacking = [each for each in kept.values() if each.problem and not each.runs]
                 missing = {each.name: each.problem or "" for each in lacking}
                 if missing != shown:
@@ -176,6 +198,17 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
                 shown = missing
                 await news.wait()
                 news.clear()
+
+
+def _changed(kept: Mapping[str, Supervisor], project: Project, files: list[str]) -> None:
+    """Replace the program of the worker. If a readable manifest changed, replace ingest and the simulator, too."""
+    path = Path(project.settings.get(MANIFEST, ""))
+    with suppress(SettingsError):
+        if path in [project.root / file for file in files]:
+            read_manifest(path)
+            for name in kept.keys() & {"ingest", SIMULATOR}:
+                kept[name].changed(files)
+    kept[WORKER].changed(files)
 
 
 async def _together(*stops: Callable[[], Awaitable[None]]) -> None:
@@ -189,27 +222,30 @@ def _free(settings: DevSettings) -> int:
 
 @contextmanager
 def _for_the_command(settings: DevSettings, project: Project, databases: Databases) -> Iterator[None]:
-    """Tell the command ``surelane`` in the block where the embedded database is, and the manifest's event types."""
+    """Tell the command ``surelane`` in the block where the embedded database and the manifest are."""
     if settings.database_url is not None:
         yield
         return
     told = settings.data_dir / DEVELOPMENT_URL
-    told.write_text(f"{databases.operator}\n{project.subscriptions}")
+    told.write_text(f"{databases.operator}\n{project.settings.get(MANIFEST, '')}")
     try:
         yield
     finally:
         told.unlink(missing_ok=True)
 
 
-def _ports(settings: DevSettings, output: Output) -> dict[str, int]:
-    wanted = {
+def _wanted(settings: DevSettings) -> dict[str, Wanted]:
+    return {
         "ingest": Wanted("SURELANE_PORT", settings.port, 8080),
         "ingest_private": Wanted("SURELANE_PRIVATE_PORT", settings.private_port, 8083),
         "operator": Wanted("SURELANE_OPERATOR_PORT", settings.operator_port, 8081),
         "worker_private": Wanted("SURELANE_WORKER_PRIVATE_PORT", settings.worker_private_port, 8082),
         "simulator": Wanted("SURELANE_SIMULATOR_PORT", settings.simulator_port, 8090),
     }
-    ports = choose(settings.host, wanted)
+
+
+def _told(ports: dict[str, int], wanted: Mapping[str, Wanted], output: Output) -> dict[str, int]:
+    """Say which ports are others than usual."""
     for name, port in wanted.items():
         if port.given is None and ports[name] != port.default:
             output.say(f"port {port.default} is in use: {ports[name]} instead; {port.setting} sets another")

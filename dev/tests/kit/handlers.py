@@ -77,6 +77,13 @@ async def broken(event: Event, ctx: Context) -> Discard:  # noqa: ARG001 - a han
     return Discard("no_luck")
 
 
+@handlers.command("/slow")
+async def slow(event: Event, ctx: Context) -> None:
+    await ctx.slack.reply(event, "It begins.")
+    await ctx.sleep("2h")
+    await ctx.slack.reply(event, "It is done.")
+
+
 @handlers.on_failure()
 async def failed(event: Event, ctx: Context) -> None:
     failure = event.payload["failure"]

@@ -11,7 +11,9 @@ from surelane_worker.worker_settings import FAILURE_REPLY
 def handlers() -> Handlers:
     handlers = Handlers()
 
-    @handlers.on("slack.app_mention", "slack.message.im", "slack.reaction_added", max_attempts=1)
+    kinds = "slack.app_mention", "slack.message.channels", "slack.message.im", "slack.reaction_added"
+
+    @handlers.on(*kinds, max_attempts=1)
     async def failing(event: Event, ctx: Context) -> None:  # noqa: ARG001 - a handler takes both arguments
         raise LookupError("no such figure")
 

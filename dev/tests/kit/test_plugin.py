@@ -68,6 +68,47 @@ async def test_home_and_an_assistants_thread_open_and_a_function_completes_or_fa
     assert (failed.answer["state"], failed.answer["error"]) == ("failed", "no such user")
 
 
+async def test_late_answers_to_a_command_come_in_direct_messages(bot: Bot, slack: Slack) -> None:
+    """Slack takes no answer at a command's address after 30 minutes."""
+    sent, other = await slack.command("/slow"), await slack.command("/slow", user="grace")
+    assert_replied(sent, "It begins.")
+    await bot.advance("2h", schedules=False)
+    assert_replied(sent, "It begins.", "It is done.")
+    assert_replied(other, "It begins.", "It is done.")
+    assert [message.text for message in slack.messages(user="grace")] == ["It is done."]
+    assert [message.text for message in slack.messages("general")] == ["It begins."] * 2
+
+
+async def test_a_person_edits_and_deletes_a_message(bot: Bot, slack: Slack) -> None:
+    sent = await slack.message("hello", user="grace")
+    edited = await slack.edit(sent, "@surelane hello")
+    assert_replied(edited, "You said: hello")
+    await slack.delete(sent)
+    assert [message.text for message in slack.messages("general")] == [
+        "This message was deleted.",
+        "You said: hello",
+    ]
+    assert {event.state for event in bot.events} == {"completed"}
+
+
+@pytest.mark.parametrize(
+    ("action", "value", "told"),
+    [
+        ("nmuber", None, "nmuber is not there; there are: city, number (value '1')"),
+        (None, "3", "a button with the value '3' is not there; there are: city, number (value '1')"),
+    ],
+)
+async def test_a_button_that_is_not_there_is_told_with_those_that_are(
+    slack: Slack, action: str | None, value: str | None, told: str
+) -> None:
+    sent = await slack.mention("pick")
+    with pytest.raises(AssertionError) as failed:
+        await slack.click(sent.replies[0], action, value=value)
+    assert str(failed.value) == told
+    with pytest.raises(AssertionError, match="a button is not there; there are: no elements"):
+        await slack.click(await slack.mention("hello"))
+
+
 async def test_click_answers_a_question_and_one_of_5000_letters_loses_its_buttons_too(slack: Slack) -> None:
     sent = await slack.mention("ask sure")
     await slack.click(sent, user="grace")

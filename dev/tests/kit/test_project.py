@@ -53,7 +53,7 @@ def run_tests(project: Path, server: Server, tests: int) -> None:
 
 
 @pytest.mark.timeout(660)  # most of it is the imports of an interpreter
-@pytest.mark.parametrize(("kind", "tests"), [("", 4), ("agent", 4)])
+@pytest.mark.parametrize(("kind", "tests"), [("", 4), ("agent", 6)])
 def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path, kind: str, tests: int) -> None:
     write_project(tmp_path / "mybot", kind)
     run_tests(tmp_path / "mybot", server, tests)

@@ -1,8 +1,10 @@
 """The simulator's other workspaces: each token reaches its own one, and removed or used tokens are refused."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -168,6 +170,23 @@ async def test_with_a_client_id_the_demo_workspace_installs_the_app_and_it_is_re
             assert waiting.status == 503
         async with session.get(f"{url}/livez") as alive:
             assert alive.status == 200
+
+
+async def test_the_bot_has_the_manifests_name_in_each_workspace_and_an_install_shows_its_scopes(
+    tmp_path: Path,
+) -> None:
+    bot = "features: {bot_user: {display_name: clerk}}"
+    (tmp_path / "m.yaml").write_text(f"display_information: {{name: The Clerk}}\n{bot}")
+    settings = load_settings(SimulatorSettings, port=0, posting=False, manifest=tmp_path / "m.yaml")
+    async with serving_simulator(settings) as (url, simulator), aiohttp.ClientSession() as session:
+        for workspace in simulator.installs.workspaces.values():
+            assert (workspace.bot.real_name, workspace.bot.name) == ("The Clerk", "clerk")
+            assert workspace.users[workspace.bot.id] is workspace.bot
+        asks = {"client_id": DEMO_CLIENT_ID, "scope": "chat:write,im:history", "user_scope": "search:read"}
+        async with session.get(f"{url}/oauth/v2/authorize", params=asks) as page:
+            shown = await page.text()
+    assert "Install The Clerk?" in shown
+    assert re.findall("<code>(.*?)</code>", shown) == ["chat:write", "im:history", "search:read"]
 
 
 async def test_a_message_of_a_shared_channel_is_sent_for_each_workspace_with_the_app(slack: Slack) -> None:

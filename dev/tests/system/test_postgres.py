@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import asyncpg
@@ -11,7 +12,8 @@ from surelane_dev.data_directory import MAJOR, PostgresError, program, server_us
 from surelane_dev.postgres import embedded
 from surelane_dev.processes import ChildProcess
 from tests.databases import CRASHABLE
-from tests.processes import until
+from tests.deploy.commands import run
+from tests.processes import clean_environment, until
 
 
 async def answers(uri: str) -> bool:
@@ -55,6 +57,17 @@ async def test_a_pid_that_is_another_program_s_by_now_is_left_alone(made: Path) 
         with pytest.raises(PostgresError, match="in use by another `surelane dev`"):
             async with embedded(made, on_line=print):
                 pass
+
+
+def test_a_disk_that_takes_no_more_is_said_in_one_line_with_the_directory(tmp_path: Path) -> None:
+    """A limit of each file's size stands for the full disk: the server's program meets both in the same place."""
+    limited = f"ulimit -f 2000; exec {sys.executable} -m surelane_operator.cli dev"
+    env = {**clean_environment(), "SURELANE_DATA_DIR": str(tmp_path / "pg")}
+    done = run("sh", "-c", limited, where=tmp_path, env=env, check=False)
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(f"PostgreSQL cannot be created in {tmp_path}/pg/18.new: could not "), done.stdout
+    assert last.endswith("File too large; make room there, or set SURELANE_DATA_DIR to another directory")
 
 
 def test_a_directory_half_made_was_made_again_and_only_the_server_s_user_may_enter_it(made: Path) -> None:

@@ -23,19 +23,21 @@ async def answer(event: Event, ctx: Context) -> None:
         ctx.log.info("slow begins")
         while not Path("go").exists():
             await asyncio.sleep(0.05)
+    if "block" in event.slack["text"]:
+        time.sleep(3600)
     if "fail" in event.slack["text"] and ctx.attempt == 1:
         raise ValueError("no such figure")
     await ctx.slack.reply(event, greeting(str(event.slack["text"])))
 
 
 @handlers.event("reaction_added")
-async def react(event: Event, ctx: Context) -> None: ...
+async def react(event: Event, ctx: Context) -> None:
+    ctx.log.info("somebody reacted")
 """
 LACKING = "the app's manifest does not subscribe to reaction_added"
 SETTINGS = {
     "SURELANE_BACKOFF_BASE": "0.1s",
     "DATABASE_URL": "postgresql://production/surelane",
-    "SURELANE_EVENT_TYPES": "app_mention,message.im,reaction_added",
 }
 
 
@@ -52,7 +54,7 @@ def project_in(directory: Path) -> Path:
     text = handlers.read_text()
     begin, end = text.index("\n\n@handlers.on("), text.index('\n\n@handlers.on("reminder")')
     imports = text[:begin].replace(
-        "from datetime", "import asyncio\nfrom pathlib import Path\nfrom datetime", 1
+        "from datetime", "import asyncio\nimport time\nfrom pathlib import Path\nfrom datetime", 1
     )
     handlers.write_text(BROKEN + imports + SLOW + text[end:])
     return handlers
@@ -73,6 +75,7 @@ async def test_in_a_team_s_project(tmp_path: Path) -> None:
             await assert_reloads_and_loses_nothing(system, slack, handlers)
             await assert_starts_a_dead_worker_again(system, slack)
             assert await answer_to(slack, "please fail") == "You wrote: please fail"
+            await assert_the_manifest_is_the_one_place_of_event_types(system, project / "manifest.yaml")
             assert await status(f"{worker}/readyz") == 200
         assert len(set(re.findall(r"^  private ports .*$", system.shown, re.MULTILINE))) == 1
         assert "ValueError: no such figure" in system.shown
@@ -94,11 +97,21 @@ async def assert_the_commands_find_it(project: Path) -> None:
     command = (sys.executable, "-m", "surelane_operator.cli")
     listed = await asyncio.to_thread(run, *command, "events", "list", where=project, within=LONG)
     assert listed.stdout == "no such events\n"
-    types = {"SURELANE_EVENT_TYPES": SETTINGS["SURELANE_EVENT_TYPES"]}
-    told = await asyncio.to_thread(
-        run, *command, "doctor", where=project, env=types, check=False, within=LONG
-    )
+    told = await asyncio.to_thread(run, *command, "doctor", where=project / "tests", check=False, within=LONG)
     assert LACKING in told.stdout
+
+
+async def assert_the_manifest_is_the_one_place_of_event_types(system: Up, manifest: Path) -> None:
+    async with SimulatorClient(system.page) as slack:
+        sent = await say(slack, "look at this")
+        save(manifest, "bot_events:", "bot_events: [")
+        await system.shows(r"worker did not start: SURELANE_MANIFEST: \S+/manifest.yaml:\d+: .*stays in use")
+        save(manifest, "bot_events: [", "bot_events:\n      - reaction_added")
+        await system.shows(r"worker reloaded in .* manifest.yaml")
+        # The conversations are kept, and the event goes all the way.
+        on = {"channel": sent["channel"], "ts": sent["ts"], "name": "eyes"}
+        await slack.request("POST", "/control/reactions", on)
+    await system.shows("somebody reacted")
 
 
 async def assert_reloads_and_loses_nothing(system: Up, slack: SimulatorClient, handlers: Path) -> None:
@@ -120,15 +133,29 @@ async def assert_reloads_and_loses_nothing(system: Up, slack: SimulatorClient, h
     save(handlers, "Handlers()", "Handler()")
     await system.shows(kept, times=2)
     assert re.search(rf"worker did not start: .*'Handler'.*; {kept}", system.shown)
+    for test in ("tests/test_handlers.py", "tests/helpers.py", "mybot/test_handlers.py", "mybot/conftest.py"):
+        (handlers.parent.parent / test).write_text("")  # nothing is reloaded for a test
     save(handlers, "Handler()", "Handlers()")
     await system.shows(reloaded, times=4)
+    files = set(re.findall(r"worker reloaded in .* s: (.*)$", system.shown, re.MULTILINE))
+    assert files == {"mybot/handlers.py"}
+    await assert_a_handler_that_blocks_everything_is_replaced(system, slack, handlers)
+
+
+async def assert_a_handler_that_blocks_everything_is_replaced(
+    system: Up, slack: SimulatorClient, handlers: Path
+) -> None:
+    blocked = await say(slack, "block")
+    await system.shows(r"the event loop is blocked|blocks the event loop")
+    save(handlers, "time.sleep(3600)", "pass")
+    await system.shows("the earlier code does not answer within 3 s: it is killed")
+    await system.shows("worker reloaded", times=5)
+    assert await answer_to(slack, blocked) == "You wrote: block"
 
 
 async def assert_starts_a_dead_worker_again(system: Up, slack: SimulatorClient) -> None:
-    simulator = system.member("surelane_dev.program simulator")
     for pid in re.findall(r"working .*worker=\S+?:(\d+):", system.shown):  # a spare is not one of them
         with suppress(psutil.NoSuchProcess):
             psutil.Process(int(pid)).kill()
     await system.shows("worker ended with code -9; it starts again")
     assert await answer_to(slack, "are you back?") == "You wrote: are you back?"
-    assert simulator.is_running()

@@ -14,7 +14,7 @@ import asyncpg
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from dev.tests.system.up import LONG, Up, alive, answer_to, leftovers, say, status, up
+from dev.tests.system.up import LONG, Up, answer_to, leftovers, say, status, up
 from surelane_dev.data_directory import MAJOR
 from surelane_dev.new import write_project
 from surelane_dev.simulator.client import SimulatorClient
@@ -40,6 +40,9 @@ async def test_a_new_project_answers_a_message_and_a_stop_leaves_nothing_behind(
         socket_directory = system.database.partition("host=")[2]
         async with SimulatorClient(system.page) as slack:
             assert await answer_to(slack, "hello") == "You said: hello"
+        assert system.output[0].startswith("Surelane starts here: "), "before anything else is imported"
+        programs = [each for each in system.family if "surelane_dev.program" in " ".join(each.cmdline())]
+        assert len(programs) == 2, "all services, and the spare"
         # `make` passes on a SIGTERM that its whole group got. The second one does not cut the drain short.
         worker = system.member("surelane_dev.program worker")
         worker.suspend()
@@ -106,7 +109,7 @@ async def test_an_agent_answers_on_a_given_database_and_a_second_ctrl_c_ends_it_
 ) -> None:
     write_project(tmp_path / "helper", "agent")
     env = {"SURELANE_DEV_DATABASE_URL": empty_database, "SURELANE_DRAIN_TIMEOUT": "10m"}
-    async with up(tmp_path / "pg", env, project=tmp_path / "helper") as system:
+    async with up(tmp_path / "pg", env, project=tmp_path / "helper", options=("--processes",)) as system:
         await system.ready()
         async with SimulatorClient(system.page) as slack:
             assert await answer_to(slack, "good day") == "You said: good day"
@@ -136,7 +139,7 @@ async def assert_each_service_has_a_role_and_a_session(running: Up) -> None:
     for name in ("ingest", "operator", "worker"):
         assert f"surelane-{name} as surelane_{name}" in roles
     assert await running.system.query("select rolsuper from pg_roles where rolname = user") == "False"
-    assert len({os.getsid(process.pid) for process in running.family if alive(process)}) > 4
+    assert os.getsid(running.member("surelane_dev.program").pid) != os.getsid(running.child.process.pid)
 
 
 async def assert_an_assistant_connects_as_it_is_told(running: Up) -> None:

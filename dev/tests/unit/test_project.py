@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from surelane import __version__
 from surelane.errors import SettingsError
 from surelane_dev.command import new
-from surelane_dev.new import NewError, write_project
+from surelane_dev.new import NEEDS, NewError, write_project
 from surelane_dev.project import Project, find_project
 from surelane_dev.simulator.manifest import manifest_of
 from tests.deploy.commands import ROOT
@@ -57,6 +57,25 @@ def test_a_new_agent_has_a_fake_model_and_real_packages_and_a_bolt_app_is_named(
     assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:app" in (root / "Dockerfile").read_text()
     assert "slack-bolt" in (root / "Dockerfile").read_text()
     assert f'["surelane-bolt=={__version__}"]' in (root / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("links", "printed"),
+    [
+        ("/our wheels", "'/our wheels' --editable '.[dev]'"),
+        ("", "DIRECTORY --editable '.[dev]'   # the directory with"),
+    ],
+)
+def test_the_printed_lines_install_what_a_kind_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: str, printed: str
+) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", links)
+    assert not any("pip" in line for line in write_project(tmp_path / "plain"))
+    assert not any("pip" in line for line in write_project(tmp_path / "there", "bolt")), "both are installed"
+    monkeypatch.setitem(NEEDS, "bolt", ("surelane_bolt", "no_such_module"))
+    lines = write_project(tmp_path / "mybot", "bolt")
+    assert lines[2].startswith(f"  pip install --find-links {printed}")
+    assert lines[3] == "  surelane dev"
 
 
 @pytest.mark.parametrize(

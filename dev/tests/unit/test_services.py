@@ -16,7 +16,7 @@ from surelane_dev.project import Project
 from surelane_dev.services import Databases, services, set_aside, where_to_look
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_operator.console.access.sessions import Signer
+from surelane_operator.console.access.signing import Signer
 from surelane_service.service_settings import (
     DEMO_API_TOKEN,
     DEMO_BOT_TOKEN,
@@ -28,8 +28,9 @@ from surelane_service.service_settings import (
 from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import free_port
 
+MANIFEST = Path(__file__).parents[3] / "docs/slack-app-manifest.yaml"
 PORTS = {"ingest": 1080, "operator": 1081, "worker_private": 1082, "ingest_private": 1083, "simulator": 1090}
-PROJECT = Project(Path("/home/ada/mybot"), "mybot.handlers:handlers", Path("/home/ada/mybot/manifest.yaml"))
+PROJECT = Project(Path("/home/ada/mybot"), "mybot.handlers:handlers", MANIFEST)
 SUPERUSER = "postgresql://postgres@/postgres?host=/data/18"
 REAL = {
     "SLACK_APP_TOKEN": "xapp-1-mine",
@@ -166,7 +167,8 @@ def test_a_project_s_handlers_are_used_unless_others_are_named(monkeypatch: pyte
         return next(line for line in shown(project).splitlines() if line.startswith("  handlers"))
 
     assert environments()["worker"]["SURELANE_HANDLERS"] == "mybot.handlers:handlers"
-    assert environments()["simulator"]["SURELANE_SIMULATOR_MANIFEST"] == "/home/ada/mybot/manifest.yaml"
+    for name in ("simulator", "ingest", "worker", "operator"):
+        assert environments()[name]["SURELANE_MANIFEST"] == str(MANIFEST)
     assert "those of the demonstration" in handlers(Project(Path()))
     assert "mybot.handlers:handlers" in handlers(PROJECT)
     monkeypatch.setenv("SURELANE_HANDLERS", "other:handlers")
@@ -205,6 +207,13 @@ def taken() -> Iterator[str]:
         ("SURELANE_PORT", "http", False, "SURELANE_PORT"),
         ("SURELANE_WORKER_PRIVATE_PORT", None, False, "WORKER_PRIVATE_PORT: cannot listen on 127.0.0.1:"),
         ("SLACK_API_URL", "https://slack.test/api/", True, "unset SLACK_API_URL"),
+        (
+            "SLACK_API_URL",
+            "https://slack.com/api/",
+            False,
+            "SLACK_APP_TOKEN (or SLACK_SIGNING_SECRET) and SLACK_BOT_",
+        ),
+        ("SLACK_API_URL", "slack", False, "SLACK_API_URL is not an http or https URL"),
     ],
 )
 def test_settings_that_cannot_be_used_end_it_before_anything_starts(

@@ -155,6 +155,7 @@ def problems(*blocks: Any) -> list[str]:
         (data_table(cells("a")), "/rows", "no less than 2 items allowed"),
         (data_table(cells("a", "b"), cells("c")), "", "wrong: rows of one length"),
         (data_table(*[cells("a")] * 2, page_size=101), "/page_size", "must be less than 101"),
+        (data_table(cells("a"), cells("x" * 10_001)), "", "wrong: a table's length"),
         ({"type": "auth_provider", "value": "x", "name": plain("x")}, "", LACKS.format("is_connected")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Serve Slack's OAuth page: a person chooses a workspace, and approves or cancels."""
+"""Serve Slack's pages of OAuth and to sign in: a person chooses a workspace, and approves or cancels."""
 
 from html import escape
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -10,20 +10,19 @@ from surelane_dev.simulator.installs import AuthorizeRequest
 from surelane_dev.simulator.simulator import Simulator
 from surelane_service.service_settings import DEMO_CLIENT_ID
 
-PATH = "/oauth/v2/authorize"
+PATH, SIGN_IN = "/oauth/v2/authorize", "/openid/connect/authorize"
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Install Surelane · simulated Slack</title>
+<html lang="en"><head><meta charset="utf-8"><title>Install {name} · simulated Slack</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="/page/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/page/base.css"><link rel="stylesheet" href="/page/consent.css">
 </head><body class="consent"><main>
-<h1>Install Surelane?</h1>
+<h1>Install {name}?</h1>
 <form method="post" action="{path}?{query}">
 <fieldset><legend>Where</legend>
 {choices}
 </fieldset>
-{people}<p class="note">The app asks for: {scopes}</p>
-<p><button class="primary" name="decision" value="approve">Allow</button>
+{people}{scopes}<p class="buttons"><button class="primary" name="decision" value="approve">Allow</button>
 <button class="small" name="decision" value="cancel">Cancel</button></p>
 </form></main></body></html>
 """
@@ -34,17 +33,19 @@ async def show(request: web.Request) -> web.Response:
     asked = _asked(request)
     if isinstance(asked, str):
         return web.Response(status=400, text=asked)
-    choices = _choices(request.app[SIMULATOR])
+    simulator = request.app[SIMULATOR]
+    choices = _choices(simulator)
     first = request.query.get("team") or next(iter(choices))
     lines = [
         f'<label><input type="radio" name="team" value="{escape(value)}"{" checked" if value == first else ""}> '
         f"{escape(name)}</label>"
         for value, name in choices.items()
     ]
-    scopes = escape(", ".join(filter(None, (asked.scopes, asked.user_scopes))).replace(",", ", "))
-    people = _people(request.app[SIMULATOR]) if asked.user_scopes else ""
+    scopes = _scopes("The bot asks for", asked.scopes) + _scopes("For you it asks for", asked.user_scopes)
+    people = _people(simulator) if asked.user_scopes else ""
     query, choice = escape(request.query_string), "\n".join(lines)
-    page = _PAGE.format(people=people, scopes=scopes, path=PATH, query=query, choices=choice)
+    said = {"name": escape(simulator.manifest.name), "people": people, "scopes": scopes}
+    page = _PAGE.format(path=request.path, query=query, choices=choice, **said)
     return web.Response(text=page, content_type="text/html")
 
 
@@ -76,9 +77,10 @@ def _asked(request: web.Request) -> AuthorizeRequest | str:
     if query.get("client_id") != DEMO_CLIENT_ID:
         return "invalid_client_id: the simulator has one app, with the demo client id"
     default = urljoin(request.app[SIMULATOR].settings.install_url, "oauth_redirect")
-    asked = AuthorizeRequest(
-        query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", "")
-    )
+    scopes = query.get("scope", ""), query.get("user_scope", "")
+    if request.path == SIGN_IN:
+        scopes = "", scopes[0]
+    asked = AuthorizeRequest(query.get("redirect_uri") or default, *scopes)
     if urlsplit(asked.redirect_uri).scheme not in ("http", "https"):
         return "bad_redirect_uri"
     return asked if asked.scopes or asked.user_scopes else "invalid_scope: the link asks for nothing"
@@ -99,4 +101,13 @@ def _people(simulator: Simulator) -> str:
     return f'<p><label>As <select name="user"><option value="">…</option>{options}</select></label></p>\n'
 
 
-ROUTES = [web.get(PATH, show), web.post(PATH, decide)]
+def _scopes(words: str, scopes: str) -> str:
+    listed = "".join(f"<li><code>{escape(each)}</code></li>" for each in scopes.replace(",", " ").split())
+    return f'<div><p>{words}</p><ul class="scopes">{listed}</ul></div>\n' if listed else ""
+
+
+ROUTES = [
+    route(path, handler)
+    for path in (PATH, SIGN_IN)
+    for route, handler in ((web.get, show), (web.post, decide))
+]

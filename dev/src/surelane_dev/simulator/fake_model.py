@@ -11,9 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-NAME = "fake"
-"""The value of ``SURELANE_MODEL`` for which `surelane dev` and tests use this server."""
-PATH = "/model/v1"
+from surelane_dev.simulator.simulator_settings import FAKE_MODEL
+
 USAGE = {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}
 MENTION = re.compile(r"<[@!#][^>]*>:?")
 EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
@@ -93,7 +92,7 @@ def _chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
 
 
 def _whole(kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"id": NAME, "object": kind, "created": 1, "model": NAME, "choices": choices}
+    return {"id": FAKE_MODEL, "object": kind, "created": 1, "model": FAKE_MODEL, "choices": choices}
 
 
 def _line(data: Mapping[str, Any]) -> bytes:

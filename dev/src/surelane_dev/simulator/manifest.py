@@ -1,6 +1,5 @@
 """Read an app's manifest: what Slack offers to people, and which events and scopes the app has."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surelane.errors import SettingsError
+from surelane_service import manifest
 
 
 class Entry(BaseModel):
@@ -36,6 +36,8 @@ class Shortcut(Entry):
 class Manifest(Entry):
     """What the simulator takes from a manifest."""
 
+    name: str = "Surelane"
+    bot_name: str = "surelane"
     commands: tuple[Command, ...] = ()
     shortcuts: tuple[Shortcut, ...] = ()
     home_tab: bool = True
@@ -49,6 +51,7 @@ DOCUMENTED = Manifest(
     commands=(
         Command(command="/status", description="Say how things are"),
         Command(command="/rules", description="Show and change the rules for the agent"),
+        Command(command="/memory", description="Show and change what the agent remembers"),
     ),
     shortcuts=(Shortcut(name="Ask", type="global", callback_id="ask", description="Ask the bot a question"),),
     events=frozenset({"app_context_changed", "app_home_opened", "app_mention", "message.im"}),
@@ -64,18 +67,28 @@ def read_manifest(path: Path | None) -> Manifest:
     """
     if path is None:
         return DOCUMENTED
+    written = manifest.read_manifest(path)
+    manifest.bot_events(path)
     try:
-        return manifest_of(_parsed(path))
-    except (OSError, ValueError, AttributeError, TypeError, ImportError, ValidationError) as error:
-        raise SettingsError(f"SURELANE_SIMULATOR_MANIFEST: {path}: {error}") from error
+        return manifest_of(written)
+    except AttributeError:
+        told = "features, oauth_config and settings are no groups of entries"
+        raise SettingsError(f"{manifest.MANIFEST}: {path}: {told}") from None
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        at = ".".join(map(str, wrong["loc"]))
+        raise SettingsError(f"{manifest.MANIFEST}: {path}: {at}: {wrong['msg']}") from None
 
 
 def manifest_of(written: Mapping[str, Any]) -> Manifest:
     """Return a manifest from its form in Slack's app settings."""
     features, settings = written.get("features") or {}, written.get("settings") or {}
+    name = (written.get("display_information") or {}).get("name") or "Surelane"
     scopes = (written.get("oauth_config") or {}).get("scopes") or {}
     return Manifest.model_validate(
         {
+            "name": name,
+            "bot_name": (features.get("bot_user") or {}).get("display_name") or name.lower(),
             "commands": features.get("slash_commands") or (),
             "shortcuts": features.get("shortcuts") or (),
             "home_tab": (features.get("app_home") or {}).get("home_tab_enabled", False),
@@ -84,19 +97,3 @@ def manifest_of(written: Mapping[str, Any]) -> Manifest:
             "scopes": scopes.get("bot") or (),
         }
     )
-
-
-def _parsed(path: Path) -> Mapping[str, Any]:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        parsed: Mapping[str, Any] = json.loads(text)
-        return parsed
-    try:
-        import yaml  # noqa: PLC0415 - the image has none, and reads JSON
-    except ImportError:
-        raise ValueError("PyYAML is not installed here; give the manifest as .json") from None
-    try:
-        found: Mapping[str, Any] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-    return found

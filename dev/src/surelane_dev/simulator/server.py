@@ -15,7 +15,7 @@ from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.posting.first_install import installing_first
 from surelane_dev.simulator.saved import SavedConversations
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.simulator_settings import SimulatorSettings, reached_at
+from surelane_dev.simulator.simulator_settings import FAKE_MODEL_PATH, SimulatorSettings, reached_at
 from surelane_dev.simulator.webapi import apps
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.probes import serving
@@ -40,7 +40,7 @@ def simulator_app(simulator: Simulator) -> web.Application:
             web.post("/response/{key}", responses.respond),
             web.post("/upload/{key}", simulator.files.upload),
             web.get("/files/{id}/{name}", simulator.files.download),
-            web.post(f"{fake_model.PATH}/chat/completions", fake_model.complete),
+            web.post(f"{FAKE_MODEL_PATH}/chat/completions", fake_model.complete),
             web.get(apps.PATH, simulator.sockets.serve),
             *consent.ROUTES,
             *ROUTES,

@@ -18,7 +18,7 @@ from surelane_dev.simulator.state import Offered
 from surelane_dev.simulator.webapi.call import SlackState
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
-from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
+from surelane_dev.simulator.workspace.demo import demo_workspace, name_bot, other_workspaces
 from surelane_dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
 from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -59,6 +59,7 @@ class Simulator:
         self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)
         for workspace in workspaces:
             workspace.unfurl_domains = self.manifest.unfurl_domains
+            name_bot(workspace, self.manifest.bot_name, self.manifest.name)
             workspace.listeners += [partial(self._show, workspace), partial(self._send_events, workspace)]
         self.waits_for: str | None = None
         """What must happen before the app answers in the demo workspace; ``None``: nothing."""

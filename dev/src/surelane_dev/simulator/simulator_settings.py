@@ -10,10 +10,14 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane_dev.simulator.webapi.tiers import Enforced
 from surelane_service.durations import Duration
+from surelane_service.manifest import MANIFEST
 from surelane_service.service_settings import DEMO_CLIENT_ID, Port
 
 RETRY_DELAYS = (timedelta(0), timedelta(seconds=2), timedelta(seconds=10))
 LOCALHOST = "127.0.0.1"
+FAKE_MODEL = "fake"
+"""The value of ``SURELANE_MODEL`` for which `surelane dev` and tests use the simulator's model."""
+FAKE_MODEL_PATH = "/model/v1"
 
 
 def _split(value: object) -> object:
@@ -62,7 +66,7 @@ class SimulatorSettings(BaseSettings):
     )
     """The wait before each of up to three retries; Slack's own are ``0s,1m,5m``."""
 
-    manifest: Path | None = Field(None, validation_alias="SURELANE_SIMULATOR_MANIFEST")
+    manifest: Path | None = Field(None, validation_alias=MANIFEST)
     """The app's manifest, in YAML or JSON. Default: the documented one, with all scopes."""
 
     state: Path | None = Field(None, validation_alias="SURELANE_SIMULATOR_STATE")

@@ -39,6 +39,7 @@ def _message(sent: Sent, replies: Sequence[Message], expected: Sequence[str | re
             "and it replied",
             *(f"  {reply.text!r}" for reply in replies),
             *([] if replies else ["  nothing"]),
+            *(f"outside the thread it wrote {message.text!r}" for message in sent.beside),
             *(str(story) for story in sent.stories()),
         ]
     )

@@ -18,12 +18,11 @@ from pydantic import SecretBytes
 from surelane.calls import Connection, Pool
 from surelane.queue import Queue
 from surelane_dev.accounts import OWNER
-from surelane_dev.simulator import fake_model
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.simulator.simulator_settings import FAKE_MODEL, FAKE_MODEL_PATH, SimulatorSettings
 from surelane_dev.testing.agents import agents_use
 from surelane_dev.testing.bolt import handlers_of, in_place_of_slack
 from surelane_dev.testing.crash import Crashes
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 LOCALHOST = "127.0.0.1"
 NOWHERE = f"http://{LOCALHOST}:9"
 MORE_EVENTS = {
-    "message.channels": "slack.message.channel",
+    "message.channels": "slack.message.channels",
     **{
         name: f"slack.{name}"
         for name in (
@@ -342,7 +341,7 @@ async def running_bot(
         bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
         observed.middleware(bot.crashes.around)
-        fake = {"model": model, "model_url": slack_url + fake_model.PATH} if model == fake_model.NAME else {}
+        fake = {"model": model, "model_url": slack_url + FAKE_MODEL_PATH} if model == FAKE_MODEL else {}
         stack.enter_context(agents_use(**({} if os.environ.get("SURELANE_MODEL") else fake)))
         observed.include(with_answers(handlers, _worker_settings(url, slack_url)))
 
@@ -382,7 +381,7 @@ def _ingest_settings(database: str, subscriptions: frozenset[str], **more: bool)
         private_port=0,
         slack_api_url=f"http://{LOCALHOST}/api/",
         signing_secret=DEMO_SIGNING_SECRET,
-        event_types=subscriptions or {"app_mention"},
+        event_types=subscriptions,
         drain_timeout="1s",
         database_budget=PATIENCE,
         **more,

@@ -7,7 +7,7 @@ from typing import Any
 from surelane_dev.simulator.app_answers import each_option
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.simulator import Simulator
-from surelane_dev.simulator.workspace.blocks import find_element
+from surelane_dev.simulator.workspace.blocks import elements_of, find_element
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.testing.story import Story
 
@@ -30,18 +30,30 @@ class Sent:
     """What Slack's client shows: the HTTP ``status``, the ``problem``, and ``errors`` of a modal's inputs."""
     stories: Stories = list
     """Return where the test's events are now."""
+    direct: Channel | None = None
+    """The person's direct messages, where late answers to a command or an interaction go."""
 
     @property
     def replies(self) -> list[Message]:
         """The bot's messages since then, in the message's thread or in the channel, oldest first.
 
-        What only shows an agent's tasks is left out.
+        To what is no message, the bot may also answer in direct messages. What only shows an agent's tasks is left out.
         """
-        return [message for message in self.channel.messages.values() if self._answers(message)]
+        rooms = {room.id: room for room in (self.channel, self.direct) if room is not None}.values()
+        found = (message for room in rooms for message in room.messages.values() if self._answers(message))
+        return sorted(found, key=lambda message: message.ts)
+
+    @property
+    def beside(self) -> list[Message]:
+        """What the bot wrote since then in the channel, where replies count in a thread alone."""
+        since = [each for each in self.channel.messages.values() if each.by_app and each.ts > self.ts]
+        return [each for each in since if not each.only_tasks and not self._answers(each)]
 
     def _answers(self, message: Message) -> bool:
         if not message.by_app or message.ts <= self.ts or message.only_tasks:
             return False
+        if self.direct is not None and message.visible_to not in (None, self.direct.peer):
+            return False  # somebody else alone sees it
         in_place = self.thread is None or message.thread_ts == self.thread
         return in_place or (self.channel.is_im and not message.is_reply)
 
@@ -124,7 +136,7 @@ class Slack:
             message = _last(on)
             blocks, room = message.blocks, self._channel(message.channel)
             place = {"channel": message.channel, "ts": message.ts}
-        action = action_id or _first_button(blocks, value)
+        action = _element(blocks, action_id, value)
         body = {**place, "user": user, "action_id": action}
         if action_id is not None:
             body["value"] = value
@@ -215,6 +227,27 @@ class Slack:
         place = self._channel(message.channel)
         return await self._act(f"the reaction :{name}:", "/control/reactions", body, place)
 
+    async def edit(self, on: Sent | Message, text: str) -> Sent:
+        """Let a person edit their message. ``@surelane`` in the text is a mention. The replies are those since then."""
+        message = _message(on)
+        body = {"channel": message.channel, "ts": message.ts, "user": message.user, "text": text}
+        edited = await self._act(
+            f"{text!r}", "/control/messages", body, self._channel(message.channel), "PUT"
+        )
+        return replace(edited, thread=message.thread_ts or message.ts, message=message, direct=None)
+
+    async def delete(self, on: Sent | Message) -> Sent:
+        """Let a person delete their message."""
+        message = _message(on)
+        body = {"channel": message.channel, "ts": message.ts, "user": message.user}
+        place = self._channel(message.channel)
+        return await self._act("the deletion", "/control/messages", body, place, "DELETE")
+
+    def messages(self, channel: str | None = None, *, user: str = "ada") -> list[Message]:
+        """Return the messages of a channel, or those between a person and the bot, oldest first."""
+        direct = self.simulator.workspace.direct_messages(self._user(user))
+        return list((self._channel(channel) if channel else direct).messages.values())
+
     def modal(self, user: str = "ada") -> JSON:
         """Return the modal that a person sees, as the bot opened or last updated it.
 
@@ -253,7 +286,10 @@ class Slack:
         ts = self.simulator.workspace.next_ts()
         answer = await self._client.request(method, path, body)
         await self._idle()
-        return Sent(what, place, ts, answer=answer, stories=self._stories)
+        direct = (
+            self.simulator.workspace.direct_messages(self._user(body["user"])) if "user" in body else None
+        )
+        return Sent(what, place, ts, answer=answer, stories=self._stories, direct=direct)
 
     def _user(self, name: str) -> str:
         user = self.simulator.workspace.user(name)
@@ -281,12 +317,16 @@ def _last(on: Sent | Message) -> Message:
     return on.replies[-1]
 
 
-def _first_button(blocks: Iterable[JSON], value: object) -> str:
-    for block in blocks:
-        for element in (*block.get("elements", ()), block.get("accessory") or {}):
-            if element.get("type") == "button" and value in (None, element.get("value")):
-                return str(element["action_id"])
-    raise AssertionError("there is no such button")
+def _element(blocks: Iterable[JSON], action_id: str | None, value: object) -> str:
+    """Return the ``action_id``, or that of the first button with this value. Raises AssertionError: there is none."""
+    there = []
+    for _, element in elements_of(blocks):
+        button, name = element.get("type") == "button", str(element.get("action_id"))
+        if name == action_id or (action_id is None and button and value in (None, element.get("value"))):
+            return name
+        there.append(f"{name} (value {element['value']!r})" if "value" in element else name)
+    told = action_id or ("a button" if value is None else f"a button with the value {value!r}")
+    raise AssertionError(f"{told} is not there; there are: {', '.join(there) or 'no elements'}")
 
 
 def _placed(view: JSON, values: Mapping[str, Any]) -> JSON:

@@ -36,7 +36,8 @@ class Story:
     """Of the last attempt that failed in this test."""
 
     def __str__(self) -> str:
-        detail = f": {self.detail}" if self.detail else ""
+        unhandled = self.result.get("unhandled") if isinstance(self.result, dict) else None
+        detail = f": {why}" if (why := self.detail or unhandled) else ""
         attempts = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'}"
         lines = [f"event {self.id}, {self.kind}, after {attempts}, is {self.state}{detail}"]
         if self.traceback:

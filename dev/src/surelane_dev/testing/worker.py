@@ -14,6 +14,7 @@ from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.duties import Scheduler, beside
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
+from surelane_worker.handling.threads import LOST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.slack.client import slack_clients
@@ -72,7 +73,7 @@ class LocalWorker:
         works = set(worker.leases.held.values())
         self._task.cancel()
         for work in works:
-            work.stop("the worker was killed")
+            work.stop(LOST)  # so what waits for the database ends, too
         tasks = [work.task for work in works if work.task is not None]
         await asyncio.wait([self._task, *tasks])
         with suppress(asyncio.CancelledError):

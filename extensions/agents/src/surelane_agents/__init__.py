@@ -6,6 +6,7 @@ these modules.
 
 from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import AgentSettings
-from surelane_agents.tools import Tools
+from surelane_agents.people.following import HEARD
+from surelane_agents.tools.functions import Tools
 
-__all__ = ["Agent", "AgentSettings", "Tools"]
+__all__ = ["HEARD", "Agent", "AgentSettings", "Tools"]

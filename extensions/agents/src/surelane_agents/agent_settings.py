@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from surelane_agents.room import FileRoom
+from surelane_agents.context.room import FileRoom
+from surelane_agents.people.access import AllowText
 from surelane_service.durations import Duration
 from surelane_service.service_settings import load_settings
 
@@ -44,6 +45,15 @@ class AgentSettings(BaseSettings):
     model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
     """A file that names MCP servers, whose tools the model may call."""
 
+    model_skills: Path | None = Field(None, validation_alias="SURELANE_MODEL_SKILLS")
+    """A folder of skills, which the model loads when it needs them."""
+
+    model_allow: AllowText = Field("everyone", validation_alias="SURELANE_MODEL_ALLOW")
+    """Who may use agents, and in which channels."""
+
+    model_tools_allow: AllowText = Field("members", validation_alias="SURELANE_MODEL_TOOLS_ALLOW")
+    """Who may use the tools that have no list of their own."""
+
     model_requests: Annotated[int, Field(ge=1, le=1000)] = Field(
         10, validation_alias="SURELANE_MODEL_REQUESTS"
     )
@@ -53,7 +63,7 @@ class AgentSettings(BaseSettings):
     """After how many tokens, input and output, one turn asks the model no more."""
 
     model_budget: Path | None = Field(None, validation_alias="SURELANE_MODEL_BUDGET")
-    """A file of prices and limits: see :class:`surelane_agents.budget.Budget`."""
+    """A file of prices and limits: see :class:`surelane_agents.models.budget.Budget`."""
 
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
@@ -68,6 +78,14 @@ class AgentSettings(BaseSettings):
 
     model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
     """``restart``: a turn whose message is edited or deleted is cancelled, and an edited one answered anew."""
+
+    model_follow: Literal["thread", "mention"] = Field("thread", validation_alias="SURELANE_MODEL_FOLLOW")
+    """``thread``: agents hear the further messages of a thread in which they answer; ``mention``: mentions alone."""
+
+    model_steering: Literal["person", "everyone", "off"] = Field(
+        "person", validation_alias="SURELANE_MODEL_STEERING"
+    )
+    """Whose further messages join a turn that runs: those of the person whom it answers, everyone's, or none."""
 
     model_feedback: bool = Field(True, validation_alias="SURELANE_MODEL_FEEDBACK")
     """Whether people can rate the answers of agents that have no blocks of their own below them."""

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from surelane.codec import REASON, RESULT, SAID, Location, SealedError
-from surelane.slack import inner_event
+from surelane.events import Event
+from surelane.slack import inner_event, object_in, text_in
 from surelane_service.engine import Engine, Settled
 from surelane_worker.handling.context import Context, attempt_of
 
@@ -16,9 +17,21 @@ Rule = tuple[int, str, str, str]
 """The id of the event that set it, whom it is about, what it says, and who set it."""
 
 
+class Schedule(NamedTuple):
+    """A named schedule, as :meth:`surelane_service.cron.Schedules.set_cron` takes it. A payload may be unreadable."""
+
+    name: str
+    kind: str
+    cron: str
+    time_zone: str
+    paused: bool
+    next_at: datetime
+    payload: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What one response of a model used, with its cost by the team's prices."""
+    """What one response of a model used, with its cost."""
 
     model: str
     input_tokens: int
@@ -28,7 +41,7 @@ class ModelUse:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Tokens, input and output, and their cost by the team's prices."""
+    """Tokens, input and output, and their cost."""
 
     tokens: int
     cost: Decimal
@@ -92,6 +105,33 @@ class AgentCalls:
         result = await self._codec.open(result or "{}", Location(identity, RESULT))
         return ThreadEvent(identity, *known, *(json.loads(each or "{}") for each in (payload, notes, result)))
 
+    async def said_since_turn(self, group: str, at: datetime, step: str) -> list[dict[str, Any]]:
+        """Return a thread's messages from the newest turn on: ``agent.said_since_turn``. Sealed ones lack texts."""
+        rows = await self._calls.rows("said_since_turn", group, at, step)
+        said = [inner_event(await self._codec.show(json.loads(row["event"]))) for row in rows]
+        return [each for each in said if each.get("type") in ("app_mention", "message")]
+
+    async def waiting_messages(self, turn: Event, groups: Sequence[str], step: str) -> list[Event]:
+        """Return the messages that may join a turn, oldest first: ``agent.waiting_messages``."""
+        rows = await self._calls.rows("waiting_messages", turn.id, turn.event_ts, groups, step)
+        return [
+            Event(identity, kind, at, 0, 0, at, await self._codec.open(event), group_key=group)
+            for identity, kind, at, group, event in rows
+        ]
+
+    async def joined_turn(self, message: Event, groups: Sequence[str], root: str) -> tuple[str, bool] | None:
+        """Return the key of the turn that a message joined, and whether it runs: ``agent.joined_turn``."""
+        rows = await self._calls.rows("joined_turn", message.id, message.event_ts, groups, root)
+        return next(((row[0], row[1]) for row in rows), None)
+
+    async def stop_turns(
+        self, payload: Mapping[str, Any], at: datetime, step: str, *, by: str, reason: str
+    ) -> str | None:
+        """Cancel the turns of the thread of a payload that began before a time: ``agent.stop_turns``."""
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        answer: str | None = await self._calls.call("stop_turns", text, at, step, by, reason)
+        return answer
+
     async def live_messages(self, payload: Mapping[str, Any]) -> list[Any]:
         """Return the payloads of the live events about the message of a payload: ``agent.live_messages``."""
         text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
@@ -121,19 +161,30 @@ class AgentCalls:
         return bool(await self._calls.call("set_rule", workspace, identity, about, said, by))
 
     async def read_rules(self, workspace: str, about: Sequence[str]) -> list[Rule]:
-        """Return the rules about these ids, in their order. What cannot be decrypted is empty."""
+        """Return the rules about these ids, in their order. What cannot be decrypted or read is empty."""
         rules: list[Rule] = []
         for identity, of, stored, by in await self._calls.rows("read_rules", workspace, about):
             try:
-                said = await self._codec.open(stored, Location(identity, "rule"))
-            except SealedError:
-                said = '{"text": ""}'
-            rules.append((identity, of, json.loads(said)["text"], by))
+                said = json.loads(await self._codec.open(stored, Location(identity, "rule")))
+            except (SealedError, ValueError):
+                said = None  # it also may have been changed by hand
+            rules.append((identity, of, text_in(object_in(said).get("text")) or "", by))
         return rules
 
     async def drop_rule(self, workspace: str, about: str, identity: int) -> bool:
         """Remove a rule. Return false where there is none about this id."""
         return bool(await self._calls.call("drop_rule", workspace, about, identity))
+
+    async def read_schedules(self, prefix: str) -> list[Schedule]:
+        """Return the named schedules whose names begin so, those that were changed last at the end."""
+        rows = [row for row in await self._calls.rows("read_cron") if row["name"].startswith(prefix)]
+        rows.sort(key=lambda row: row["updated_at"])
+        shown = [await self._codec.show(json.loads(row["payload"])) for row in rows]
+        names = "name", "kind", "schedule", "time_zone", "paused", "next_at"
+        return [
+            Schedule._make([*map(row.__getitem__, names), each])
+            for row, each in zip(rows, shown, strict=True)
+        ]
 
     async def rate_turn(
         self, turn: int, who: tuple[str, str, str], rating: int, reason: str | None, model: str, click: int

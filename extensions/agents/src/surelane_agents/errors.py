@@ -1,4 +1,12 @@
-"""Why a turn cannot go on."""
+"""Why a turn cannot go on, and why a file of the settings cannot be used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from surelane.errors import SettingsError
 
 
 class ModelError(Exception):
@@ -25,3 +33,16 @@ class StoppedError(ModelError):
         """``answer``: what the model has said of its answer."""
         super().__init__(message)
         self.answer = answer
+
+
+@contextmanager
+def told_of(setting: str, path: Path) -> Iterator[None]:
+    """Raise :class:`SettingsError` where a setting's file cannot be used in the block. It quotes no values."""
+    try:
+        yield
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise SettingsError(f"{setting}: {path}: {'; '.join(wrong)}") from None
+    except (OSError, ValueError, ExceptionGroup) as error:
+        reasons = error.exceptions if isinstance(error, ExceptionGroup) else [error]
+        raise SettingsError(f"{setting}: {path}: {'; '.join(map(str, reasons))}") from None

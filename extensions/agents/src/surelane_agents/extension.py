@@ -1,39 +1,42 @@
 """What the worker takes of this package: the entry point ``agents`` of the group ``surelane.handlers``."""
 
+from functools import cache
 from typing import Any
 
-from surelane.events import Event
-from surelane_agents import edits, feedback, metrics, rules
-from surelane_agents.agent import Agent, check_models
+from surelane_agents.agent import AGENTS, Agent, check_models
 from surelane_agents.agent_settings import AgentSettings, agent_settings
+from surelane_agents.models import metrics
+from surelane_agents.people import edits, feedback, memory, rules, stopping
 from surelane_service.service_settings import warn_of_misspelled
+from surelane_service.subscriptions import IN_CHANNELS
+from surelane_worker import Context, Event, Handlers
 from surelane_worker.extensions import Extension
-from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import handler_of
-from surelane_worker.handling.outcomes import Discard, Retry
-from surelane_worker.handling.registry import Handlers, registered_in
+from surelane_worker.handling.outcomes import Outcome
+from surelane_worker.handling.registry import registered_in
 from surelane_worker.worker_settings import WorkerSettings
 
 SPOKEN = ("slack.app_mention", "slack.message.im", "agent-turn")
 """The kinds that the built-in agent answers: mentions, direct messages, and jobs from anywhere else."""
+_TYPES = frozenset(kind.removeprefix("slack.") for kind in IN_CHANNELS)
 agent = Agent()
 """The built-in agent: it has the model, the instructions and the tools of the settings."""
 
 
 def start(settings: WorkerSettings) -> None:
-    """Check the settings, make the models, and count what they use.
-
-    Raises:
-        SettingsError: a model, its tools or its servers cannot be used.
-    """
+    """Check the settings, make the models, and count what they use. It raises :class:`SettingsError`."""
     warn_of_misspelled(AgentSettings)
     check_models()
     if agent_settings().model is not None:
         agent.check(settings)
+        # A mention may come as a message of its channel.
+        taken = _TYPES if settings.event_types is None else _TYPES & settings.event_types
+        if agent_settings().model_follow == "thread" or taken:
+            _hear_channels()
     metrics.publish()
 
 
-async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
+async def answer(event: Event, ctx: Context) -> dict[str, Any] | Outcome:
     """Let the built-in agent answer, in Slack or in the result of an ``agent-turn``."""
     return await agent.turn(event, ctx)
 
@@ -47,14 +50,23 @@ def _built_in() -> Handlers:
     handlers = Handlers()
     registered_in(handlers).add(handler_of(answer, SPOKEN, timeout="10m"), _answers)
     handlers.include(rules.handlers)
+    handlers.include(memory.handlers)
     return handlers
+
+
+@cache
+def _hear_channels() -> None:
+    """Let the built-in agent get the messages of channels. Without a model nothing should claim them."""
+    registered_in(EXTENSION.built_in).add(handler_of(answer, IN_CHANNELS, timeout="10m"), _answers)
 
 
 def _beside() -> Handlers:
     handlers = Handlers()
     handlers.include(feedback.handlers)
     handlers.include(edits.handlers)
+    if agent_settings().model is not None or AGENTS:
+        handlers.include(stopping.handlers)
     return handlers
 
 
-EXTENSION = Extension(built_in=_built_in(), beside=_beside(), start=start)
+EXTENSION = Extension(built_in=_built_in(), beside=_beside, start=start)

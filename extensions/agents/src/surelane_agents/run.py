@@ -8,58 +8,55 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from secrets import token_hex
-from typing import Any, Self
+from typing import Any
 
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
-from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.exceptions import (
-    FallbackExceptionGroup,
-    ModelAPIError,
-    ModelRetry,
-    ToolFailed,
-    UnexpectedModelBehavior,
-)
+from pydantic_ai.capabilities import HandleDeferredToolCalls, ProcessHistory
+from pydantic_ai.exceptions import ModelRetry, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     TextPart,
-    ToolCallPart,
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
-from surelane_agents import metrics
-from surelane_agents.accounts import Accounts
 from surelane_agents.agent_settings import agent_settings
-from surelane_agents.budget import budget_of
 from surelane_agents.calls import ModelUse, Spent, agent_calls
-from surelane_agents.client import LONGEST_REASON, failure, model_of, request_settings
-from surelane_agents.endings import Length, check_end, stored_form, with_own_ids
+from surelane_agents.context.files import Attached
+from surelane_agents.context.thread import ThreadMessage
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
-from surelane_agents.feedback import below
-from surelane_agents.files import Attached
-from surelane_agents.results import LONGEST_RESULT, result_shortened
-from surelane_agents.servers import Bearer, McpServer, servers
+from surelane_agents.models import metrics
+from surelane_agents.models.budget import budget_of
+from surelane_agents.models.client import LONGEST_REASON, model_of, request_settings, understood
+from surelane_agents.models.compaction import ask_quietly, compacted_thread, compacted_turn
+from surelane_agents.models.endings import Length, check_end, stored_form, with_own_ids
+from surelane_agents.models.tracing import traced, within_tool
+from surelane_agents.people.access import Access
+from surelane_agents.people.approvals import Approvals
+from surelane_agents.people.feedback import below
+from surelane_agents.people.steering import Steered
+from surelane_agents.reply.shown import safe_name
+from surelane_agents.reply.transcript import transcript
+from surelane_agents.reply.voice import Speech, Voice
 from surelane_agents.setup import NAME, Setup
-from surelane_agents.shown import safe_name, shown_arguments
-from surelane_agents.thread import ThreadMessage
-from surelane_agents.tracing import traced, within_tool
-from surelane_agents.transcript import transcript
-from surelane_agents.voice import Speech, Voice
-from surelane_service.lifecycle import outside
+from surelane_agents.stored import StoredCalls, StoredResponses
+from surelane_agents.tools.accounts import PersonsAccounts
+from surelane_agents.tools.functions import ASKER
+from surelane_agents.tools.results import LONGEST_RESULT, result_shortened, with_files
+from surelane_agents.tools.servers import McpServer, servers
+from surelane_agents.tools.skills import skills
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
@@ -71,17 +68,12 @@ from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
 from surelane_worker.slack.tokens import owner_fields
 
-LONGEST_ARGUMENTS = 20_000
-"""Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
 AT_ONCE = 0.1
 """Seconds after which an attempt begins again whose account was refused on the way. Then the person is asked."""
 CALLS_PER_REQUEST = 10
 """Calls of tools per request to the model, on average over a turn."""
 USAGE = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
-APPROVE, REJECT = "Approve", "Reject"
-MISSING = (
-    "\nThe person has not connected a Slack account, so these tools are missing: {}. Say so if it matters."
-)
+MISSING = "\nThe person has not connected an account, so these tools are missing: {}. Say so if it matters."
 
 
 @dataclass(eq=False)
@@ -93,13 +85,15 @@ class AgentTurn:
     event: Event
     voice: Voice
     files: Attached
+    access: Access
+    joining: Steered
     answered: str | None = None
     """The name of the model of the last response."""
     cost: Decimal = Decimal(0)
-    bearer: Bearer | None = None
+    priced: bool = False
+    """Whether a response had a price."""
+    accounts: PersonsAccounts | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
-    approvers: dict[str, People] = field(default_factory=dict)
-    """Who may approve a call, by the tool's name."""
     places: dict[str, str] = field(default_factory=dict)
     """The number of the response that asked for a call, and the call's number in it, by the call's id."""
 
@@ -110,13 +104,19 @@ class AgentTurn:
         self.settings = agent_settings()
         self.tools = self.agent.all_tools()
         self.budget = budget_of(self.settings.model_budget)
-        self.approvers |= {tool.name: tool.by for tool in self.tools}
+        self.approvals = Approvals(
+            self.event, self.ctx, self.voice, self.access, self.agent.patience, self.files.last
+        )
+        asker: People = self.voice.place.user or []
+        for tool in self.tools:
+            self.approvals.may(tool.name, asker if tool.by == ASKER else tool.by, tool.allow)
         self._below = self.agent.below, self.event, self.ctx
 
     def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
-        cost = {"cost": float(self.cost)} if self.budget.prices else {}
-        return {"answer": answer, "model": self.answered, "usage": self.usage, **cost, **more}
+        cost = {"cost": float(self.cost)} if self.priced else {}
+        standing = {"approved": sorted(self.approvals.standing)} if self.approvals.standing else {}
+        return {"answer": answer, "model": self.answered, "usage": self.usage, **cost, **standing, **more}
 
     async def answer(self, asked: str, said: Sequence[ThreadMessage]) -> Any:  # noqa: ANN401 - any JSON
         """Let the model answer, and return its last text, or its output as JSON.
@@ -125,11 +125,22 @@ class AgentTurn:
             ModelError: the turn cannot go on.
         """
         await self._check("question", asked)
+        said = await compacted_thread(self, said)
         agent, settings = self.agent, self.settings
+        if any(each.approval for each in (*self.tools, *servers(agent.mcp_file()).values())):
+            await self.approvals.recall()
+
+        async def now(messages: list[ModelMessage]) -> list[ModelMessage]:
+            return await compacted_turn(self, asked, await self._steered(messages))
+
         own = [
             Tool(each.function, name=each.name, description=each.description, requires_approval=each.approval)
             for each in self.tools
+            if self.access.has(each.name, each.allow)
         ]
+        folder = agent.skills_folder()
+        permitted = folder is not None and self.access.has("skills", None)
+        loaded = skills(folder, lambda tools: StoredCalls(tools, self)) if permitted else []
         make = partial(
             Loop,
             StoredResponses(model_of(settings, agent.model), self),
@@ -137,7 +148,11 @@ class AgentTurn:
             deps_type=Context,
             output_type=agent.output or str,
             retries=3,
-            capabilities=[HandleDeferredToolCalls(self.approve)],
+            capabilities=[
+                HandleDeferredToolCalls(self.approvals.ask),
+                ProcessHistory(now),
+                *loaded,
+            ],
         )
         async with AsyncExitStack() as stack:
             loop = await self._connected(stack, make, StoredCalls(FunctionToolset(own), self))
@@ -155,25 +170,33 @@ class AgentTurn:
         await self._check("answer", json.dumps(answer, ensure_ascii=False))
         return answer
 
-    async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: "StoredCalls") -> Any:  # noqa: ANN401 - pydantic-ai's agent
+    async def _steered(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """Return the messages for the next request to the model, with what people have said meanwhile."""
+        self._check_limits()  # what joins gets its request
+        joined, last = await self.joining.at(self.usage["requests"] + 1), messages[-1]
+        for text in joined:
+            await self._check("question", text)
+        if not joined:
+            return messages
+        assert isinstance(last, ModelRequest)  # noqa: S101 - the question, or the results of calls
+        return [*messages[:-1], replace(last, parts=[*last.parts, *map(UserPromptPart, joined)])]
+
+    async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: StoredCalls) -> Any:  # noqa: ANN401 - pydantic-ai's agent
         """Return pydantic-ai's agent, connected to its servers. One with an account may suspend the turn."""
         instructions = self.agent.instructions or self.settings.model_instructions
-        named = servers(self.agent.mcp_file())
-        theirs = [name for name, server in named.items() if server.account]
-        accounts = Accounts(self.ctx, self.event, self.voice.place, self.agent.patience) if theirs else None
+        found = servers(self.agent.mcp_file()).items()
+        named = {name: each for name, each in found if self.access.has(name, each.allow)}
+        instructions += self.access.told()
+        turn = self.ctx, self.event, self.voice.place, self.agent.patience
+        self.accounts = PersonsAccounts(named, *turn)
         while True:
-            if accounts is not None:
-                self.bearer = await accounts.bearer(self.bearer)
-                if self.bearer is None:
-                    named = {name: each for name, each in named.items() if name not in theirs}
-                    instructions += MISSING.format(", ".join(theirs))
-            foreign = [self._tools_of(name, server) for name, server in named.items()]
+            missing = await self.accounts.connect()
+            told = instructions + (MISSING.format(", ".join(missing)) if missing else "")
+            foreign = [self._tools_of(name, named[name]) for name in named if name not in missing]
             try:
-                return await stack.enter_async_context(
-                    make(instructions=instructions, toolsets=[own, *foreign])
-                )
+                return await stack.enter_async_context(make(instructions=told, toolsets=[own, *foreign]))
             except Exception as error:
-                if self.bearer is None or not self.bearer.refused:
+                if not self.accounts.refused:
                     name = type(error).__name__
                     raise UnavailableError(f"an MCP server cannot be reached: {name}") from error
 
@@ -189,8 +212,9 @@ class AgentTurn:
         demanded = server.must_have(name)
         # What runs with a person's account is approved by that person alone.
         by = self.voice.place.user or [] if server.account else server.by
-        bound = partial(server.bound, name)
-        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded, by, bound)
+        bound, may = partial(server.bound, name), partial(self.approvals.may, by=by, own=server.allow)
+        bearer = None if self.accounts is None else self.accounts.bearer(name)
+        stored = StoredCalls(server.toolset(name, bearer), self, demanded, may, bound)
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
@@ -209,12 +233,9 @@ class AgentTurn:
                 await self._say(response)
         finally:
             SCOPE.reset(scope)
-        usage, used = self.usage, self._used(response)
-        self.answered = used.model
-        self.cost += used.cost
+        usage = self.usage
+        self.answered = self._add(response).model
         usage["requests"] += 1
-        usage["input_tokens"] += response.usage.input_tokens
-        usage["output_tokens"] += response.usage.output_tokens
         for number, call in enumerate(response.tool_calls, 1):
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
         if self.agent.guard is not None and (text := response.text):
@@ -222,6 +243,14 @@ class AgentTurn:
             await self.voice.post(text, () if response.tool_calls else await below(*self._below))
         check_end(response)
         return response
+
+    def _add(self, response: ModelResponse) -> ModelUse:
+        """Add a response to what the turn has used."""
+        used = self._used(response)
+        self.cost += used.cost
+        self.usage["input_tokens"] += used.input_tokens
+        self.usage["output_tokens"] += used.output_tokens
+        return used
 
     async def _say(self, response: ModelResponse) -> None:
         """Count a stored response, and let its message end. If a death cut the message short, say it again."""
@@ -242,7 +271,7 @@ class AgentTurn:
             raise (error.__cause__ or error) from None
 
     def _check_limits(self) -> None:
-        settings, tokens = self.settings, self.usage["input_tokens"] + self.usage["output_tokens"]
+        settings, tokens = self.settings, self.settings.model_tokens - self.tokens_left
         if self.usage["requests"] >= settings.model_requests:
             raise StoppedError(
                 f"I stop here: I may ask the model {settings.model_requests} times per question."
@@ -280,7 +309,9 @@ class AgentTurn:
     def _used(self, response: ModelResponse) -> ModelUse:
         name = (response.metadata or {}).get(NAME) or ""
         tokens = response.usage.input_tokens, response.usage.output_tokens
-        return ModelUse(name, *tokens, self.budget.cost(name, *tokens))
+        cost = self.budget.cost(name, response)
+        self.priced |= cost is not None
+        return ModelUse(name, *tokens, cost or Decimal(0))
 
     async def ask(
         self,
@@ -292,7 +323,7 @@ class AgentTurn:
         """Ask the model, say in Slack what it says, and return its response as JSON."""
         await self._check_budget()
         await self.voice.think()
-        try:
+        with understood():
             async with (
                 self.files.beside(messages) as messages,
                 transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
@@ -308,10 +339,29 @@ class AgentTurn:
                     if kept is not None and self.agent.guard is None:
                         kept.add(text)
                 return stored_form(stream.get())
-        except (ModelAPIError, FallbackExceptionGroup) as error:
-            raise failure(error) from None
-        except UnexpectedModelBehavior as error:
-            raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
+
+    async def sum_up(self, name: str, text: str) -> str:
+        """Let the model sum up a text, in a step of this name. Its tokens count as the turn's."""
+        asked = False
+
+        async def ask() -> Any:  # noqa: ANN401 - a message as JSON
+            nonlocal asked
+            await self._check_budget()
+            asked = True
+            return await ask_quietly(
+                model_of(self.settings, self.agent.model), request_settings(self.settings), text
+            )
+
+        (response,) = ModelMessagesTypeAdapter.validate_python(await self._step(name, ask))
+        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
+        if asked:
+            await self._count(response)
+        self._add(response)
+        return response.text or ""
+
+    @property
+    def tokens_left(self) -> int:
+        return self.settings.model_tokens - self.usage["input_tokens"] - self.usage["output_tokens"]
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
         """Return a tool's result, from a step. If it failed, the model gets the reason."""
@@ -319,6 +369,7 @@ class AgentTurn:
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.settings.model_requests:
             raise StoppedError("I stop here: the model calls too many tools.")
         place, tool, title = self.places[call.tool_call_id or ""], self.tools.get(name), safe_name(name)
+        await self.voice.session.resume()
         await self.voice.show(place, title)
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
@@ -327,7 +378,9 @@ class AgentTurn:
         await self.voice.show(place, title, done)
         if "failed" in done:
             raise ToolFailed(done["failed"])
-        return done["result"]
+        if changed := self.approvals.changed.get(call.tool_call_id or ""):
+            return [changed, with_files(done["result"])]
+        return with_files(done["result"])
 
     async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> dict[str, Any]:
         """Let a child event answer, and return its answer. It says nothing in the thread, and has its own limits."""
@@ -358,7 +411,7 @@ class AgentTurn:
         except (ClaimLostError, SlackBusyError, ThreadGoneError):
             raise
         except Exception as error:  # noqa: BLE001 - the model may go on without this tool
-            if self.bearer is not None and self.bearer.refused:
+            if self.accounts is not None and self.accounts.refused:
                 raise UnavailableError("the person's account is refused", AT_ONCE) from None
             if isinstance(error, ModelRetry | ToolFailed):
                 return {"failed": error.message[:LONGEST_RESULT]}
@@ -367,93 +420,6 @@ class AgentTurn:
                 f"no answer in {limit} s" if limit and isinstance(error, TimeoutError) else ""
             )
             return {"failed": f"{type(error).__name__}: {why}"[:LONGEST_RESULT]}
-
-    async def approve(self, _: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults:
-        """Ask in the thread about all calls that need approval, at once. The turn is suspended meanwhile."""
-        asking = [asyncio.create_task(self._approved(call)) for call in requests.approvals]
-        try:
-            answers = await asyncio.gather(*asking)
-        finally:
-            # Where one could not be asked, another may suspend the turn, and nothing would ask it again.
-            for each in asking:
-                each.cancel()
-        named = zip(requests.approvals, answers, strict=True)
-        return requests.build_results(approvals={call.tool_call_id: answer for call, answer in named})
-
-    async def _approved(self, call: ToolCallPart) -> ToolApproved | ToolDenied:
-        shown, name = shown_arguments(call), safe_name(call.tool_name)
-        if not self.voice.heard:
-            return ToolDenied("The call needs approval, and there is no channel to ask in.")
-        if len(shown) > LONGEST_ARGUMENTS:
-            return ToolDenied("The call needs approval, and its arguments are too long to be judged.")
-        answer = await self.ctx.ask(
-            self.event,
-            f"May I call *{name}*?\n```{shown}```",
-            [APPROVE, REJECT],
-            timeout=self.agent.patience,
-            by=self.approvers.get(call.tool_name, []),
-            name=f"approve {name}",
-            **self.voice.look,
-        )
-        if answer is None:
-            return ToolDenied("The call was not approved in time. Do not repeat it.")
-        if answer.choice == REJECT:
-            return ToolDenied(f"The call was rejected by <@{answer.user}>. Do not repeat it.")
-        return ToolApproved()
-
-
-class StoredResponses(WrapperModel):
-    """A model whose responses are steps."""
-
-    def __init__(self, wrapped: Model, run: AgentTurn) -> None:
-        super().__init__(wrapped)
-        self._run = run
-
-    async def request(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        run, given = self._run, model_request_parameters
-        return await run.respond(partial(run.ask, self.wrapped, messages, model_settings, given))
-
-
-@dataclass
-class StoredCalls(WrapperToolset[Any]):
-    """Tools whose calls are steps.
-
-    ``demanded``: names of tools that must be there, because they need approval. ``by``: who may approve calls of a
-    server's tools. ``bound``: the seconds that these may take.
-    """
-
-    run: AgentTurn
-    demanded: frozenset[str] = frozenset()
-    by: People = None
-    bound: Callable[..., float] | None = None
-
-    async def __aenter__(self) -> Self:
-        with outside():
-            return await super().__aenter__()
-
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
-        try:
-            async with asyncio.timeout(self.bound() if self.bound else None):
-                tools = await super().get_tools(ctx)
-        except TimeoutError:
-            raise UnavailableError("an MCP server did not list its tools in time") from None
-        if missing := sorted(self.demanded - tools.keys()):
-            raise ModelRefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
-        self.run.approvers = {**dict.fromkeys(tools, self.by), **self.run.approvers}
-        return tools
-
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:  # noqa: ANN401 - a tool's result
-        function = partial(self.wrapped.call_tool, name, ctx=ctx, tool=tool)
-        limit = None if self.bound is None else self.bound(name)
-        return await self.run.call(name, tool_args, ctx, partial(self.run.called, name, function, limit))
 
 
 def conversation(said: Sequence[ThreadMessage]) -> list[ModelMessage]:

@@ -32,13 +32,23 @@ class AccountServer:
     """The person and the words of each search."""
     refuse_after: str | None = None
     """Words of a search after which it refuses the token."""
+    issuer: str | None = None
+    """Who gives the tokens: its 401 then leads to what it says of itself."""
+    resource: str | None = None
+    """What it calls itself; ``None``: its address."""
+    elsewhere: str | None = None
+    """Where it sends who has a valid token."""
 
     async def answer(self, request: web.Request) -> web.Response:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         self.seen.append(token)
         person = None if token in self.refused else self.person_of(token)
         if person is None:
-            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+            at = request.url.with_path("/.well-known/oauth-protected-resource/mcp")
+            challenge = "Bearer" if self.issuer is None else f'Bearer resource_metadata="{at}", scope="read"'
+            return web.Response(status=401, headers={"WWW-Authenticate": challenge})
+        if self.elsewhere is not None:
+            return web.Response(status=307, headers={"Location": self.elsewhere})
         if request.method != "POST":
             return web.Response(status=405)
         message = await request.json()
@@ -49,6 +59,12 @@ class AccountServer:
             {"error": {"code": -32601, "message": "no such method"}} if result is None else {"result": result}
         )
         return web.json_response({"jsonrpc": "2.0", "id": message["id"], **known})
+
+    async def about(self, _: web.Request) -> web.Response:
+        """Say what it is, and who gives tokens for it."""
+        return web.json_response(
+            {"resource": self.resource or self.url, "authorization_servers": [self.issuer]}
+        )
 
     def _result(self, method: str, given: dict[str, Any], person: str, token: str) -> Any:
         if method == "initialize":
@@ -71,6 +87,7 @@ async def account_server(person_of: Callable[[str], str | None]) -> AsyncIterato
     """Serve it for the length of the block."""
     server, app = AccountServer(person_of), web.Application(client_max_size=2**24)
     app.router.add_route("*", "/mcp", server.answer)
+    app.router.add_get("/.well-known/oauth-protected-resource/mcp", server.about)
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         server.url = f"http://127.0.0.1:{port}/mcp"
         yield server

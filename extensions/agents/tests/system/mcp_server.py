@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 SCHEMA = {"type": "object", "properties": {"service": {"type": "string"}}, "required": ["service"]}
@@ -24,6 +25,9 @@ def answer(method: str, given: Any) -> Any:
     if method == "tools/list":
         return {"tools": LISTED}
     if method == "tools/call":
+        if log := os.environ.get("CALLS"):
+            with Path(log).open("a") as calls:
+                calls.write(f"{given['name']} {given['arguments']['service']}\n")
         if given["name"] == "status" and given["arguments"]["service"] == "none":
             return {"content": [{"type": "text", "text": "there is no such service"}], "isError": True}
         if given["arguments"]["service"] == "hangs":

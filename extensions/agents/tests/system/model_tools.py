@@ -5,15 +5,20 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
+from pydantic_ai import BinaryContent, RunContext
 
 from surelane_agents import Agent, Tools
-from surelane_agents.files import attach
-from surelane_agents.slack import search_slack, show
-from surelane_worker import Handlers
+from surelane_agents.context.files import attach, attach_bytes
+from surelane_agents.tools.memory import remember
+from surelane_agents.tools.schedules import list_schedules, schedule
+from surelane_agents.tools.slack import search_slack, show
+from surelane_worker import Context, Handlers
 
 tools = Tools()
+DOT = b"\x89PNG\r\n\x1a\n" + bytes(50)
 BELOW = [{"type": "divider"}]
 
 
@@ -27,6 +32,22 @@ def weather(city: str) -> dict[str, str]:
 async def deploy(service: str) -> str:
     """Deploy a service."""
     return f"{service} is deployed"
+
+
+@tools.add(approval=True)
+def order(dish: str, guests: int) -> str:
+    """Order a meal."""
+    return f"{dish} for {guests}"
+
+
+@tools.add
+async def draw(run: RunContext[Context], attached: bool) -> Any:
+    """Draw a dot, and show it or attach it."""
+    return (
+        await attach_bytes(run, "dot.png", DOT)
+        if attached
+        else {"drawn": BinaryContent(DOT, media_type="image/png")}
+    )
 
 
 @tools.add
@@ -73,6 +94,9 @@ agent = Agent(instructions="Help the tests.", tools=tools, below=BELOW)
 turn = handlers.on("slack.app_mention", timeout="1m")(agent.turn)
 ops = handlers.on("ops", timeout="1m")(Agent(mcp=Path(__file__).with_name("mcp_server.json")).turn)
 hasty = handlers.on("hasty", timeout="1m")(Agent(tools=tools, patience="50ms").turn)
+skilled = handlers.on("skilled", timeout="1m")(
+    Agent(tools=tools, skills=Path(__file__).with_name("skills")).turn
+)
 chained = handlers.on("chained", timeout="1m")(Agent(model="ollama:first, local:1", tools=tools).turn)
 
 oracle = handlers.on("oracle", timeout="1m")(Agent(model="openai-responses:gpt-5", tools=tools).turn)
@@ -105,3 +129,7 @@ handlers.on("agent-turn", timeout="1m")(Agent().turn)  # with the tools of the s
 tools.add(attach)
 tools.add(search_slack)
 tools.add(show)
+
+kept_tools = Tools()
+for each in (remember, schedule, list_schedules):
+    kept_tools.add(approval=False)(each)

@@ -21,7 +21,7 @@ from extensions.agents.tests.system.model_server import (
     settings,
 )
 from surelane.calls import Connection
-from surelane_agents.servers import LARGEST, McpServer
+from surelane_agents.tools.servers import LARGEST, McpServer
 from surelane_dev.simulator.workspace.model import Message
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
 from tests.processes import Service, service, until

@@ -12,8 +12,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from extensions.agents.tests.system.model_server import HANDLERS, OURS, calls, model_server, says, settings
+from extensions.agents.tests.system.model_server import (
+    HANDLERS,
+    OURS,
+    Reply,
+    calls,
+    model_server,
+    says,
+    settings,
+)
 from extensions.agents.tests.system.model_server import Desk as Asking
+from extensions.agents.tests.system.model_tools import DOT
 from surelane.calls import Connection
 from surelane_dev.simulator.control.inputs import MessageInput
 from surelane_dev.simulator.control.people import post
@@ -133,6 +142,52 @@ async def test_the_token_goes_to_slack_alone_and_a_file_that_it_does_not_give_is
         event, _ = await desk.mention("plan:off", image)
         await ended(desk.connection, event)
     assert isinstance(desk.question("off"), str), "a turn without files asks as before"
+
+
+def pictures(parts: object) -> list[bytes]:
+    """Return the images of a message."""
+    shown = [each for each in parts if each["type"] == "image_url"] if isinstance(parts, list) else []
+    return [base64.b64decode(each["image_url"]["url"].partition("base64,")[2]) for each in shown]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["from history", "from Slack"])
+async def test_the_model_gets_the_latest_files_of_the_thread(desk: Desk, known: bool) -> None:
+    """Somebody posts a screenshot, and later asks the bot what it is."""
+    simulator, workspace = desk.slack.simulator, desk.slack.simulator.workspace
+    images = [desk.file(f"{number}.png", "image/png", PNG + bytes([number])) for number in range(4)]
+    shapes = [shared_json(each, simulator.interactions.public_url) for each in images]
+    grace = desk.slack.user("grace").id
+    async with desk.worker(SURELANE_MODEL_FILES="3"):
+        if known:
+            desk.model.plans["root"] = [says("Yes?")]
+            event, root = await desk.mention("plan:root", images[0])
+            await ended(desk.connection, event)
+        else:
+            root = workspace.post(desk.slack.room(), grace, "", files=shapes[:1])
+        for shape in shapes[1:3]:
+            workspace.post(desk.slack.room(), grace, "", thread_ts=root.ts, files=[shape])
+        desk.model.plans["what"] = [says("A dot.")]
+        event, _ = await desk.slack.mention("plan:what", thread_ts=root.ts)
+        assert (await ended(desk.connection, event))["outcome"] == "completed"
+    question = desk.question("what")
+    assert pictures(question) == [PNG + bytes([number]) for number in (2, 1, 0)]
+    assert [part["text"] for part in question if "earlier" in part.get("text", "")] == [
+        f"The file {number}.png of an earlier message:" for number in (2, 1, 0)
+    ]
+    before = [str(each["content"]) for each in desk.model.asked["what"][0]["messages"]]
+    assert any(f"<@{grace}>: (file: 2.png)" in each for each in before)
+
+
+async def test_the_model_sees_an_image_that_a_tool_returns_also_in_a_later_attempt(desk: Desk) -> None:
+    draws = calls(("draw", {"attached": False}), ("draw", {"attached": True}))
+    async with desk.worker(SURELANE_BACKOFF_BASE="50ms"):
+        event, message = await desk.ask("draw", draws, [Reply(status=503), says("A dot.")])
+        assert (await ended(desk.connection, event))["outcome"] == "completed"
+    for request in desk.model.asked["draw"][1:]:
+        sent = [found for each in request["messages"] for found in pictures(each["content"])]
+        assert sent == [DOT]
+    (posted,) = [each for each in desk.slack.replies(message) if each.files]
+    assert [each["name"] for each in posted.files] == ["dot.png"]
 
 
 async def test_a_person_attaches_a_file_in_the_simulator(desk: Desk) -> None:

@@ -146,10 +146,13 @@ CARD = {
 
 
 async def test_charts_and_cards_are_shown_with_their_text(desk: Desk) -> None:
-    shown = calls(("show", {"blocks": [CHART, CARD], "text": "Mon 3, R&D 4 <!channel>"}))
+    folded = {"type": "container", "title": {"type": "plain_text", "text": "More"}, "is_collapsible": True}
+    folded["child_blocks"] = [{"type": "divider"}, {"type": "section", "text": CARD["body"]}]
+    blocks = [CHART, CARD, {"type": "carousel", "elements": [CARD, CARD]}, folded]
+    shown = calls(("show", {"blocks": blocks, "text": "Mon 3, R&D 4 <!channel>"}))
     _, asked = await desk.turn("show", shown, says("There."))
     (message,) = [each for each in desk.slack.replies(asked) if "data_visualization" in kinds(each)]
-    assert kinds(message) == ["data_visualization", "card"]
+    assert kinds(message) == ["data_visualization", "card", "carousel", "container"]
     assert message.text == "Mon 3, R&amp;D 4 &lt;\u200b!channel&gt;"
     assert message.blocks[1]["title"]["text"] == "a &lt; b"
     assert message.blocks[0]["title"] == "Tickets <\u200b!here>"
@@ -160,8 +163,9 @@ async def test_charts_and_cards_are_shown_with_their_text(desk: Desk) -> None:
     ("number", "block", "why"),
     [
         (1, {**CHART, "title": "x" * 51}, "invalid_blocks"),
-        (2, {"type": "actions", "elements": []}, "only card and data_visualization can be shown"),
-        (3, {**CARD, "actions": []}, "without actions"),
+        (2, {"type": "actions", "elements": []}, "only card, carousel, container, data_visualization"),
+        (3, {"type": "carousel", "elements": [{**CARD, "actions": []}]}, "without actions"),
+        (4, {**CARD, "icon": {"type": "image", "image_url": "https://a.b/secret"}}, "and images"),
     ],
 )
 async def test_model_is_told_what_slack_does_not_show(desk: Desk, number: int, block: Any, why: str) -> None:
@@ -221,14 +225,20 @@ async def test_turn_whose_question_was_deleted_is_cancelled_and_leaves_nothing_i
     assert list(desk.slack.room().messages) == before
 
 
-async def test_answer_that_slack_does_not_take_as_a_stream_is_posted_with_its_table_and_blocks_once(
-    desk: Desk,
+@pytest.mark.parametrize("refused", [False, True], ids=["blocks", "text"])
+async def test_answer_that_slack_does_not_take_as_a_stream_is_posted_with_all_of_its_large_table_once(
+    desk: Desk, refused: bool
 ) -> None:
+    """Where Slack refuses the blocks, too, the message has the table's rows as text."""
     desk.slack.fail("refused", "chat.startStream", error="channel_type_not_supported", count=None)
+    if refused:
+        desk.slack.fail("refused", "chat.postMessage", error="invalid_blocks")
+    large = f"{TABLE.rstrip()}\n" + "| Rio | 31 |\n" * 21
     try:
-        result, asked = await desk.turn("plain", LOOK, says("Here:\n\n", TABLE, "\nDone."))
+        result, asked = await desk.turn(f"plain-{refused}", LOOK, says("Here:\n\n", large, "\nDone."))
     finally:
         desk.slack.simulator.faults.remove()
     (message,) = desk.slack.replies(asked)
-    assert kinds(message) == ["markdown", "table", "markdown"]
+    assert kinds(message) == ([] if refused else ["markdown", "data_table", "markdown"])
+    assert message.text.count("Rio | 31") == 21
     assert result["answer"].endswith("Done.")

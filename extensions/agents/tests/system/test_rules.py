@@ -12,9 +12,10 @@ import asyncpg
 import pytest
 
 from extensions.agents.tests.system.model_server import Desk as Asking
-from extensions.agents.tests.system.model_server import model_server, says, settings
+from extensions.agents.tests.system.model_server import calls, model_server, says, settings
 from surelane.calls import Connection
-from surelane_agents.rules import LONGEST, MOST
+from surelane_agents.people.board import LONGEST
+from surelane_agents.people.rules import RULES
 from surelane_dev.simulator.posting.payloads import Payloads
 from surelane_dev.simulator.state import state_of
 from surelane_dev.simulator.views import View
@@ -28,6 +29,7 @@ from tests.system.test_answers import LONG
 from tests.system.worker import ended, worker
 
 BUILT_IN = {"SURELANE_HANDLERS": "surelane_worker.builtin:handlers", "SURELANE_FAILURE_REPLY": FAILURE_REPLY}
+TOOLS = {"SURELANE_MODEL_TOOLS": "extensions.agents.tests.system.model_tools:kept_tools"}
 KEYS = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
 ADMINS = "Only admins of this workspace may change its rules."
 
@@ -45,9 +47,9 @@ class Desk(Asking):
         )
         return await ended(self.connection, await self.connection.fetchval(newest))
 
-    async def open(self, name: str = "ada", channel: str = "general") -> View:
+    async def open(self, name: str = "ada", channel: str = "general", command: str = "/rules") -> View:
         """Call the command, and return the modal that opens."""
-        form = self.slack.command("/rules", room=self.slack.room(channel), name=name)
+        form = self.slack.command(command, room=self.slack.room(channel), name=name)
         answer = await self.ingest.form("/slack/events", form)
         assert (answer.status, answer.body) == (200, b"")
         row = await self.last()
@@ -56,10 +58,11 @@ class Desk(Asking):
 
     async def submit(self, view: View, text: str, scope: str = "person") -> Any:
         """Submit a rule; return the errors that the modal shows."""
-        (box,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "rule")
-        (menu,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "whose")
-        (whose,) = (each["value"] for each in menu["options"] if each["text"]["text"] == f"This {scope}")
-        entered: Any = {"rule": {box["action_id"]: {"value": text}}, "whose": {"whose": whose}}
+        inputs = {each["block_id"]: each["element"] for each in view.content["blocks"] if "element" in each}
+        entered: Any = {"text": {inputs["text"]["action_id"]: {"value": text}}}
+        if menu := inputs.get("whose"):
+            (whose,) = (each["value"] for each in menu["options"] if each["text"]["text"] == f"This {scope}")
+            entered["whose"] = {"whose": whose}
         state = state_of(view.content["blocks"], entered, lambda _block, _action: {})
         errors = await self.slack.submit(self.ingest, view, state["values"])
         assert (await self.last())["outcome"] == "completed"
@@ -68,13 +71,14 @@ class Desk(Asking):
     async def set(self, text: str, scope: str = "person", name: str = "ada", channel: str = "general") -> Any:
         return await self.submit(await self.open(name, channel), text, scope)
 
-    async def remove(self, view: View, text: str) -> None:
-        """Press the button beside a rule."""
+    async def change(self, view: View, text: str, how: str = "Remove") -> None:
+        """Choose in the menu beside a text."""
         simulator = self.slack.simulator
         block = next(
             each for each in view.content["blocks"] if shown_in(each) == text and "accessory" in each
         )
-        action = {**block["accessory"], "block_id": block["block_id"]}
+        (option,) = (each for each in block["accessory"]["options"] if each["text"]["text"] == how)
+        action = {**block["accessory"], "block_id": block["block_id"], "selected_option": option}
         user = simulator.workspace.users[view.user]
         payload = Payloads(simulator.workspace, simulator.interactions, user).action(view, action)
         answer = await self.ingest.form("/slack/events", {"payload": json.dumps(payload)})
@@ -171,9 +175,9 @@ async def test_a_modal_shows_what_applies_and_a_removed_rule_is_gone(people: Des
     whose = [block["fields"][0]["text"] for block in (channels, mine)]
     ada, katherine = (people.slack.user(name).id for name in ("ada", "katherine"))
     assert whose == [f"This channel, set by <@{katherine}>", f"This person, set by <@{ada}>"]
-    await people.remove(view, "Answer in French.")
+    await people.change(view, "Answer in French.")
     assert shown(view)[0] == "The rule was removed."
-    await people.remove(view, shown_in(channels))
+    await people.change(view, shown_in(channels))
     assert not [block for block in view.content["blocks"] if "accessory" in block]
     assert given(await people.asks("removed")) == []
 
@@ -193,16 +197,36 @@ async def test_a_submitted_rule_is_told_in_the_modal_and_the_input_is_empty_agai
     assert len(people.slack.room().messages) == count, "nothing is posted"
 
 
+async def test_a_rule_is_corrected_in_its_place_by_who_may_set_it(people: Desk) -> None:
+    for text in ("Answer in French.", "Be brief."):
+        await people.set(text)
+    await people.set("Say please.", "workspace", "grace")
+    view = await people.open()
+    await people.change(view, "Say please.", "Correct")
+    assert shown(view)[0] == ADMINS
+    await people.change(view, "Answer in French.", "Correct")
+    (box,) = (each["element"] for each in view.content["blocks"] if "element" in each)
+    assert (shown(view), box["initial_value"]) == (["Correct the rule."], "Answer in French.")
+    assert await people.submit(view, "") == ["Write a rule."]
+    assert await people.submit(view, "Answer in German.") == []
+    assert shown(view)[:4] == ["The rule is set.", "Say please.", "Answer in German.", "Be brief."]
+    assert [each.partition(": ")[2] for each in given(await people.asks("corrected"))] == [
+        '"Say please."',
+        '"Answer in German."',
+        '"Be brief."',
+    ]
+
+
 async def test_only_an_admin_changes_the_workspaces_rules_and_slack_says_who_is_one(people: Desk) -> None:
     assert await people.set("All obey me.", "workspace", "ada") == [ADMINS]
     assert await people.connection.fetchval("select count(*) from agent.rule") == 0
     await people.set("Say please.", "workspace", "grace")
     view = await people.open("ada")
-    await people.remove(view, "Say please.")
+    await people.change(view, "Say please.")
     assert shown(view)[0] == ADMINS
     assert "Say please." in shown(view)
     view = await people.open("grace", "support")
-    await people.remove(view, "Say please.")
+    await people.change(view, "Say please.")
     assert "Say please." not in shown(view)
     view = await people.open("grace")
     people.slack.fail("invalid_auth", "users.info")
@@ -214,13 +238,13 @@ async def test_only_an_admin_changes_the_workspaces_rules_and_slack_says_who_is_
 
 async def test_limits_are_said_below_the_input(people: Desk) -> None:
     view = await people.open()
-    for number in range(MOST):
+    for number in range(RULES.most):
         assert await people.submit(view, f"Rule {number}.") == []
     (full,) = await people.submit(view, "One more.")
-    assert full == f"There are {MOST} rules already. Remove one first."
+    assert full == f"There are {RULES.most} rules already. Remove one first."
     assert await people.submit(view, "One more.", "channel") == []
     assert await people.submit(view, " \u200b\n ") == ["Write a rule."]
-    (element,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "rule")
+    (element,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "text")
     assert element["max_length"] == LONGEST
     assert await people.set("x" * (LONGEST + 1), "person", "katherine") == []
     assert given(await people.asks("long", "support", "katherine"))[0].endswith(f': "{"x" * LONGEST}"')
@@ -251,6 +275,27 @@ async def test_a_command_that_comes_too_late_for_a_modal_is_told_so(
     assert said == [FAILURE_REPLY]
 
 
+async def test_what_is_remembered_and_scheduled_is_encrypted_at_rest(
+    database: str, connection: Connection
+) -> None:
+    wanted = {"cron": "0 9 * * 1", "time_zone": "UTC", "request": "Say xyzzy."}
+    async with desk(database, connection, **KEYS) as at, working(database, at, **KEYS, **TOOLS):
+        at.model.plans["keep"] = [
+            calls(("remember", {"text": "The word is xyzzy."}), ("schedule", wanted)),
+            calls(("list_schedules", {})),
+            says("Done."),
+        ]
+        identity, _ = await at.ask("keep")
+        assert (await ended(connection, identity))["outcome"] == "completed"
+        assert "Say xyzzy." in at.told("keep")[-1]
+        assert "The word is xyzzy." in str((await at.asks("told"))[1]["content"])
+        for table in ("rule", "cron", "event", "event_hist", "step"):
+            count = f"select count(*) from agent.{table} as r where r::text like '%xyzzy%'"
+            assert await connection.fetchval(count) == 0, table
+        for table in ("rule", "cron"):
+            assert await connection.fetchval(f"select count(*) from agent.{table}") == 1
+
+
 async def test_rules_are_encrypted_at_rest_and_one_that_cannot_be_read_is_not_given(
     database: str, connection: Connection
 ) -> None:
@@ -268,5 +313,5 @@ async def test_rules_are_encrypted_at_rest_and_one_that_cannot_be_read_is_not_gi
         assert [line.partition(": ")[2] for line in given(await at.asks("damaged"))] == ['"Be brief."']
         view = await at.open()
         assert "(This rule cannot be decrypted.)" in shown(view)
-        await at.remove(view, "(This rule cannot be decrypted.)")
+        await at.change(view, "(This rule cannot be decrypted.)")
         assert await connection.fetchval("select count(*) from agent.rule") == 1

@@ -11,7 +11,9 @@ import pytest
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_agents.calls import AgentCalls, ModelUse, Spent
-from surelane_agents.rules import MOST
+from surelane_agents.people.board import Board
+from surelane_agents.people.memory import MEMORY
+from surelane_agents.people.rules import RULES
 from surelane_service.engine import Engine, Settled
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance
@@ -21,7 +23,7 @@ from tests.sql.test_queue_foreign_locks import stays_open
 USED = ModelUse("m", 100, 10, Decimal("0.5"))
 RUDE = -1, "rude", "m"
 USERS = "model_usage", "owner_id", "user_id"
-RULES = "rule", "owner_id", "about", "set_by"
+ROWS = "rule", "owner_id", "about", "set_by"
 NOTHING = Spent(0, Decimal(0))
 
 
@@ -48,6 +50,33 @@ async def test_response_is_counted_once_for_its_person_and_workspace(agents: Age
     await agents.count_usage("T2", "U1", USED, "e")
     assert await agents.read_usage("T1", "U1") == (Spent(440, Decimal(2)), Spent(220, Decimal(1)))
     assert await agents.read_usage("T3", "U1") == (NOTHING, NOTHING)
+
+
+async def test_a_rule_that_was_changed_by_hand_is_empty_and_hides_no_other(
+    queue: Connection, agents: AgentCalls
+) -> None:
+    said = ("fine", "no JSON", "a list", "no text")
+    for nth, text in enumerate(said):
+        assert await agents.set_rule("T1", (nth, "U1", text, "U1"), {})
+    for nth, stored in ((1, "{"), (2, "[]"), (3, '{"text": 7}')):
+        await queue.execute("update agent.rule set said = $2 where id = $1", nth, stored)
+    assert [rule[2] for rule in await agents.read_rules("T1", ["U1"])] == ["fine", "", "", ""]
+
+
+async def test_a_message_that_no_key_opens_hides_no_other_of_its_thread(
+    queue: Connection, agents: AgentCalls
+) -> None:
+    said = [{"type": "app_mention"}, {"type": "message", "text": "hello"}, {"type": "message"}]
+    for nth, inner in enumerate(said):
+        sealed = {"surelane.sealed": "lost"} if nth == 2 else {}
+        payload = json.dumps({"type": "event_callback", "event": inner, **sealed})
+        await queue.execute("select agent.enqueue('mail', $1, _group_key => 'g')", payload)
+    await queue.execute(
+        "insert into agent.step (event_id, name, nth, sort, attempt, started_at, finished_at, event_ts)"
+        " select min(id), 'turn', 1, 'step', 1, now(), now(), now() from agent.event"
+    )
+    now = await queue.fetchval("select agent.clock()")
+    assert await agents.said_since_turn("g", now, "turn") == said
 
 
 async def test_next_day_begins_at_nothing_and_retention_drops_old_days(
@@ -157,17 +186,26 @@ async def test_rules_come_by_scope_and_then_by_age(agents: AgentCalls) -> None:
     assert await agents.read_rules("T3", ["T1", "C1", "U1"]) == []
 
 
-async def test_a_rule_is_set_once_and_a_scope_has_no_more_than_its_limit(agents: AgentCalls) -> None:
-    for number in range(MOST):
-        assert await agents.set_rule("T1", (number, "U1", "x", "U1"), {})
-    assert await agents.set_rule("T1", (0, "U1", "again", "U1"), {}), "an attempt that was repeated"
-    assert not await agents.set_rule("T1", (MOST, "U1", "x", "U1"), {})
-    assert await agents.set_rule("T1", (MOST, "C1", "x", "U1"), {})
-    assert not await agents.drop_rule("T1", "C1", 0), "of another scope"
-    assert not await agents.drop_rule("T2", "U1", 0), "of another workspace"
-    assert await agents.drop_rule("T1", "U1", 0)
-    assert not await agents.drop_rule("T1", "U1", 0)
-    assert await agents.set_rule("T1", (MOST + 1, "U1", "x", "U1"), {})
+@pytest.mark.parametrize("board", [RULES, MEMORY])
+async def test_a_rule_is_set_once_and_a_scope_has_no_more_than_its_limit(
+    agents: AgentCalls, board: Board
+) -> None:
+    mine, channels, most = f"{board.prefix}U1", f"{board.prefix}C1", board.most
+    for number in range(most):
+        assert await agents.set_rule("T1", (number, mine, "x", "U1"), {})
+    assert await agents.set_rule("T1", (0, mine, "again", "U1"), {}), (
+        "corrected, or an attempt that was repeated"
+    )
+    assert [each[2] for each in await agents.read_rules("T1", [mine])] == ["again", *["x"] * (most - 1)]
+    for owner, about in (("T1", channels), ("T2", mine)):
+        assert not await agents.set_rule(owner, (0, about, "stolen", "U2"), {}), "another one's"
+    assert not await agents.set_rule("T1", (most, mine, "x", "U1"), {})
+    assert await agents.set_rule("T1", (most, channels, "x", "U1"), {})
+    assert not await agents.drop_rule("T1", channels, 0), "of another scope"
+    assert not await agents.drop_rule("T2", mine, 0), "of another workspace"
+    assert await agents.drop_rule("T1", mine, 0)
+    assert not await agents.drop_rule("T1", mine, 0)
+    assert await agents.set_rule("T1", (most + 1, mine, "x", "U1"), {})
 
 
 async def test_rules_that_are_set_at_once_keep_the_limit(queue: Connection, connect: Connect) -> None:
@@ -175,7 +213,7 @@ async def test_rules_that_are_set_at_once_keep_the_limit(queue: Connection, conn
     setting = [each.set_rule("T1", (nth, "C1", "x", "U1"), {}) for nth, each in enumerate(callers)]
     await queue.execute(
         "insert into agent.rule select 100 + n, 'T1', 'C1', '{}', 'U1', now() from generate_series(1, $1 - 1) as n",
-        MOST,
+        RULES.most,
     )
     assert sum(await asyncio.gather(*setting)) == 1
 
@@ -184,22 +222,24 @@ async def test_an_erasure_takes_rules_of_by_and_about_a_person(queue: Connection
     rules: list[tuple[str, str, str, dict[str, Any]]] = [
         ("T1", "U1AB", "U1AB", {"text": "mine"}),
         ("T1", "C1", "U1AB", {"text": "a channel's"}),
+        ("T1", "memory U1AB", "U2", {"text": "likes tea"}),
         ("T1", "T1", "U2", {"text": "never mention <@U1AB>"}),
         ("T1", "T1", "U2", {"text": "a workspace's"}),
         ("T2", "U3", "U3", {"text": "of an organization", "enterprise_id": "E1"}),
         ("T3", "C2", "U3", {"text": "another's"}),
+        ("T3", "memory C2", "U3", {"text": "of a channel"}),
     ]
     for number, (owner, about, by, said) in enumerate(rules):
         await agents.set_rule(owner, (number, about, said.pop("text"), by), said)
-    assert (await preview(queue, user="U1AB"))["rule"] == 3
-    assert (await erase(queue, user="U1AB"))["rule"] == 3
+    assert (await preview(queue, user="U1AB"))["rule"] == 4
+    assert (await erase(queue, user="U1AB"))["rule"] == 4
     assert await traces(queue, "U1AB") == []
-    assert await left(queue, *RULES) == ["T1 T1 U2", "T2 U3 U3", "T3 C2 U3"]
+    assert await left(queue, *ROWS) == ["T1 T1 U2", "T2 U3 U3", "T3 C2 U3", "T3 memory C2 U3"]
     await erase(queue, team="T1")
     await erase(queue, team="E1")
-    assert await left(queue, *RULES) == ["T3 C2 U3"]
+    assert await left(queue, *ROWS) == ["T3 C2 U3", "T3 memory C2 U3"]
     await erase(queue, channel="C2")
-    assert await left(queue, *RULES) == []
+    assert await left(queue, *ROWS) == []
 
 
 async def test_a_locked_rule_stops_no_other_use(

@@ -8,7 +8,7 @@ import pytest
 
 from surelane.slack import edited_message
 from surelane.testing import fleet, virtual
-from surelane_agents.thread import TURN
+from surelane_agents.context.thread import TURN
 from surelane_worker import Context, Event, Handlers
 
 MODEL = {

@@ -16,14 +16,14 @@ from surelane.errors import SettingsError
 from surelane_agents import Agent, AgentSettings, Tools
 from surelane_agents.agent import AGENTS
 from surelane_agents.agent_settings import using
-from surelane_agents.thread import MOST_CHARACTERS, ThreadMessage, looked_at, shortened
-from surelane_agents.tools import load_tools
+from surelane_agents.context.thread import MOST_CHARACTERS, ThreadMessage, looked_at, shortened
+from surelane_agents.tools.functions import load
 from surelane_service.service_settings import load_settings
 from surelane_worker.worker_settings import WorkerSettings
 from tests.unit.test_handling_routes import event
 
 GIVEN = {"SURELANE_MODEL": "m", "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1"}
-SERVERS = "surelane_agents.servers.servers"
+SERVERS = "surelane_agents.tools.servers.servers"
 EXTRA = ("pydantic_ai", "openai", "fastmcp", "mcp", "httpx2")
 START = f"""
 import sys
@@ -43,7 +43,7 @@ def test_worker_imports_the_extra_only_with_a_model_and_says_so_if_it_is_missing
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (2, "[]\n"), ran.stdout + ran.stderr
     assert "needs packages that are not installed: pydantic_ai, openai, fastmcp" in ran.stderr
-    assert "pip install surelane-agents" in ran.stderr
+    assert "pip install --find-links DIRECTORY surelane-agents" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_settings_that_cannot_work_are_refused(given: dict[str, str], complaint:
 
 
 def test_model_is_the_same_for_all_turns_and_has_its_providers_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    model_of = late("surelane_agents.client.model_of")
+    model_of = late("surelane_agents.models.client.model_of")
     model = model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
     assert model is model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
     assert isinstance(model, late("pydantic_ai.models.wrapper.WrapperModel"))
@@ -77,7 +77,7 @@ def test_model_is_the_same_for_all_turns_and_has_its_providers_name(monkeypatch:
     names = "openrouter:a/b, openai:c, llama3:8b"
     found = model_of(given_settings(**GIVEN), names)
     assert isinstance(found, late("pydantic_ai.models.fallback.FallbackModel"))
-    assert late("surelane_agents.tracing.traced")(found) is found, (
+    assert late("surelane_agents.models.tracing.traced")(found) is found, (
         "without a span that is recorded, nothing is traced"
     )
     systems = [("openrouter", "a/b"), ("openai", "c"), ("openai", "llama3:8b")]
@@ -152,7 +152,26 @@ def test_tools_are_functions_with_names_of_their_own_that_can_be_loaded() -> Non
     assert [tool.name for tool in tools if tool.approval] == ["min"], "who may approve is asked"
     for path in ("extensions.agents.tests.system.model_tools", "tests.none:tools", f"{__name__}:GIVEN"):
         with pytest.raises(SettingsError, match="SURELANE_MODEL_TOOLS"):
-            load_tools(path)
+            load(path, Tools, "SURELANE_MODEL_TOOLS")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "has no folder with a SKILL.md"),
+        ("Refund.", "not enough values"),
+        ("---\nname: a\n---\nRefund.", "KeyError: 'description'"),
+        ("---\n- name\n---\nRefund.", "TypeError"),
+        ("---\nname: [\n---\nRefund.", "ParserError"),
+        ("---\nname: a/b\ndescription: c\n---\nRefund.", "'a/b' is no name"),
+    ],
+)
+def test_skill_that_cannot_be_read_is_refused(tmp_path: Path, text: str | None, complaint: str) -> None:
+    (tmp_path / "refunds").mkdir()
+    if text is not None:
+        (tmp_path / "refunds/SKILL.md").write_text(text)
+    with pytest.raises(SettingsError, match=complaint):
+        check(Agent(skills=tmp_path), **GIVEN)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +207,7 @@ def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.Mon
     assert server.must_have("ops") == {"ops_a", "ops_b"}
     with pytest.raises(SettingsError, match="No such file"):
         late(SERVERS)(tmp_path / "none.json")
-    bearer = late("surelane_agents.servers.Bearer")("xoxp-secret")
+    bearer = late("surelane_agents.tools.servers.Bearer")("xoxp-secret")
     assert "xoxp" not in repr(bearer) + str(bearer)
     file.write_text('{"mcpServers": {"slack": {"url": "https://mcp.slack.com/mcp", "account": "slack"}}}')
     with pytest.raises(SettingsError, match="an account needs SURELANE_CONNECT_URL, and installs"):
@@ -196,17 +215,34 @@ def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_results_are_json_of_a_bounded_size_and_a_long_thread_loses_its_middle() -> None:
-    result_shortened = late("surelane_agents.results.result_shortened")
-    longest = late("surelane_agents.results.LONGEST_RESULT")
+    result_shortened = late("surelane_agents.tools.results.result_shortened")
+    longest = late("surelane_agents.tools.results.LONGEST_RESULT")
     assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
-    image = late("pydantic_ai.messages.BinaryContent")(b"123", media_type="image/png")
-    assert result_shortened(["text", image]) == ["text", "(image/png of 3 bytes)"]
-    assert result_shortened({"a": [image]}) == {"a": ["(image/png of 3 bytes)"]}
+    content, with_files = (
+        late("pydantic_ai.messages.BinaryContent"),
+        late("surelane_agents.tools.results.with_files"),
+    )
+    image, archive = content(b"123", media_type="image/png"), content(b"PK", media_type="application/zip")
+    assert result_shortened(["text", archive]) == ["text", "(application/zip of 2 bytes)"]
+    stored = json.loads(json.dumps(result_shortened({"a": [image, "x"]})))
+    assert with_files(stored) == [{"a": ["(image/png, file 1 below)", "x"]}, image]
+    large = content(b"1" * 2**20, media_type="image/png")
+    assert with_files(result_shortened((image, large))) == [
+        ["(image/png, file 1 below)", "(image/png of 1,048,576 bytes: too large to be shown)"],
+        image,
+    ]
+    assert with_files(result_shortened("plain")) == "plain"
     assert len(result_shortened("x" * (longest + 1))) < longest + 100
-    said: list[ThreadMessage] = [{"own": False, "text": str(number) + "x" * 3000} for number in range(50)]
+    said: list[ThreadMessage] = [
+        {"own": False, "text": f"<@U{number:02}>: " + "x" * 3900} for number in range(50)
+    ]
     kept = shortened(said)
     assert (kept[0], kept[-1]) == (said[0], said[-1])
-    assert sum(len(each["text"]) for each in kept) <= MOST_CHARACTERS
+    assert kept[1]["short"] == 50 - len(kept) + 1
+    again = shortened(kept, messages=3)
+    assert (again[0], again[1]["short"], again[2:]) == (said[0], 47, said[-2:])
+    assert "47 earlier messages are left out" in again[1]["text"]
+    assert sum(len(each["text"]) for each in kept) <= MOST_CHARACTERS + 100
     assert shortened([]) == []
 
 
@@ -237,7 +273,7 @@ async def test_slack_fetches_links_only_if_the_agent_says_so(unfurl: bool, given
 
     ctx = SimpleNamespace(slack=SimpleNamespace(reply=reply))
     asked = event("agent-turn", {"channel": "C1", "text": "x"})
-    voice = late("surelane_agents.voice.Voice")(asked, ctx, unfurl=unfurl)
+    voice = late("surelane_agents.reply.voice.Voice")(asked, ctx, unfurl=unfurl)
     await voice.say("a")
     await voice.post("https://example.com/?q=secret")
     assert [(each.get("unfurl_links"), each.get("unfurl_media")) for each in sent] == [(given, given)] * 2

@@ -16,11 +16,11 @@ from pydantic_ai.models import ModelRequestParameters
 from slack_sdk.errors import SlackApiError
 
 from surelane_agents.agent_settings import AgentSettings
-from surelane_agents.carried import marked
-from surelane_agents.client import model_of, request_settings, times_in_memory
+from surelane_agents.context.files import LARGEST, Attached, references_of
+from surelane_agents.context.room import FileRoom
 from surelane_agents.errors import UnavailableError
-from surelane_agents.files import LARGEST, Attached, references_of
-from surelane_agents.room import FileRoom
+from surelane_agents.models.carried import marked
+from surelane_agents.models.client import model_of, request_settings, times_in_memory
 from surelane_service.probes import serving
 from surelane_service.service_settings import load_settings
 from surelane_worker.handling.context import Context
@@ -111,7 +111,7 @@ async def test_files_that_never_fit_are_refused_by_name_and_waiting_has_an_end(
     why = "the file is too large: those of a message may have 20 bytes together"
     assert shown == ["asked", "The file 0.pdf:", "The file 1.pdf:", f"(The file 2.pdf was not read: {why}.)"]
     other = Attached(ctx, "asked", files.references, room)
-    monkeypatch.setattr("surelane_agents.files.LONGEST_WAIT", 0.01)
+    monkeypatch.setattr("surelane_agents.context.files.LONGEST_WAIT", 0.01)
     async with files.beside([]):
         with pytest.raises(UnavailableError, match="SURELANE_FILE_MEMORY"):
             await other.beside([]).__aenter__()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from surelane_agents import rules
-from surelane_agents.rules import LONGEST, about, cleaned
+from surelane_agents.people import rules
+from surelane_agents.people.board import LONGEST, about, cleaned
 from surelane_worker.handling.registry import Handlers, registered_in
 from tests.unit.test_slack_tokens import event
 
@@ -30,6 +30,7 @@ PERSON = {"team": {"id": "T1"}, "user": {"id": "U1"}}
         (WIDE, ["T2", "C1", "U1"]),
         ({"command": "/rules", "team_id": "T1", "channel_id": "C1", "user_id": "U1"}, ["T1", "C1", "U1"]),
         ({"type": "view_submission", **PERSON, "view": {"private_metadata": "C1"}}, ["T1", "C1", "U1"]),
+        ({"type": "view_submission", **PERSON, "view": {"private_metadata": "C1 U1:7"}}, ["T1", "C1", "U1"]),
         ({"team_id": "T1", "text": "a job"}, ["T1", "", ""]),
         ({"team": "T1", "user": "U1"}, ["T1", "", "U1"]),  # of an agent that another one asks
         ({}, ["", "", ""]),

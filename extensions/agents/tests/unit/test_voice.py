@@ -8,9 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surelane.text import typed
-from surelane_agents.shown import is_blank
-from surelane_agents.tables import chunks_of
-from surelane_agents.voice import Speech
+from surelane_agents.reply.shown import is_blank
+from surelane_agents.reply.tables import chunks_of
+from surelane_agents.reply.voice import Speech
+from surelane_dev.simulator.workspace.data_blocks import check_data
 from surelane_dev.simulator.workspace.demo import demo_workspace
 from surelane_dev.simulator.workspace.typed import slack_text
 from surelane_worker.slack.chunks import content_of, cut, joined
@@ -37,12 +38,23 @@ def test_message_has_one_table() -> None:
     [
         "|" + "a|" * 21 + "\n|" + "-|" * 21 + "\n|" + "b|" * 21,
         rows(2, "x" * 6000).rstrip(),
-        rows(100).rstrip(),
+        rows(101).rstrip(),
     ],
     ids=["wide", "long", "high"],
 )
 def test_table_that_slack_does_not_take_is_code(source: str) -> None:
     assert joined(chunks_of(f"{source}\n")) == [text(f"```\n{source}\n```\n")]
+
+
+def test_large_table_is_a_data_table_that_sorts_numbers() -> None:
+    (block,) = joined(chunks_of("| Who | n |\n|---|---|\n" + "| **a** | 1.5 |\n" * 20))[0]["blocks"]
+    check_data(block)
+    assert (block["type"], block["caption"], len(block["rows"])) == ("data_table", "20 rows: Who, n", 21)
+    assert block["rows"][0] == [{"type": "raw_text", "text": "Who"}, {"type": "raw_text", "text": "n"}]
+    assert [cell["type"] for cell in block["rows"][1]] == ["rich_text", "raw_number"]
+    assert block["rows"][1][1] == {"type": "raw_number", "value": 1.5, "text": "1.5"}
+    (small,) = joined(chunks_of(rows(19)))[0]["blocks"]
+    assert small["type"] == "table"
 
 
 def test_cells_keep_links_and_styles_and_the_fallback_has_their_texts() -> None:

@@ -32,7 +32,7 @@ def handler_of(app: AsyncApp) -> Call:
     async def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
         attempt = BoltAttempt(cast("Event", event), ctx, threaded=False)
-        request = AsyncBoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
+        request = AsyncBoltRequest(body=attempt.body, mode="socket_mode")
         attempt.take(request, _AsyncContext)
         try:
             with attempt.within():

@@ -22,6 +22,7 @@ from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.routes import is_interactive
 from surelane_worker.slack.client import ResponseRefusedError, SentenceError
+from surelane_worker.slack.marks import without_marks
 
 LISTENER = 0
 """The part that runs middleware and the listener. Lazy listeners are the parts 1, 2 and so on."""
@@ -69,6 +70,12 @@ class BoltAttempt:
 
     def __post_init__(self) -> None:
         self.calls = SlackCalls(self.event, self.ctx)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What Slack sent, for the app: messages of its own have no marks of replies."""
+        body: dict[str, Any] = without_marks(self.event.payload)
+        return body
 
     def take(self, request: Any, context: type[Any]) -> None:
         """Give a request a context that belongs to this attempt."""
@@ -241,6 +248,15 @@ class _Respond(Owned, Respond):
         return attempt.waited(attempt.respond(self.response_url, message, _part.get()))
 
 
+class _Pages(SlackResponse):
+    """An answer whose further pages have no marks of replies either."""
+
+    def __next__(self) -> Self:
+        super().__next__()  # type: ignore[no-untyped-call]
+        self.data = without_marks(self.data)
+        return self
+
+
 def mark(client: Client, attempt: BoltAttempt | None) -> None:
     """Let a client send its calls through ``attempt``; ``None``: through the attempt that runs at the call."""
     plain: Callable[..., Any] = client.api_call
@@ -254,7 +270,7 @@ def mark(client: Client, attempt: BoltAttempt | None) -> None:
             return sent
         answer = of.ctx.run(sent)
         shared = ("http_verb", "api_url", "req_args", "data", "headers", "status_code")
-        return SlackResponse(client=client, **{name: getattr(answer, name) for name in shared})
+        return _Pages(client=client, **{name: getattr(answer, name) for name in shared})
 
     client.api_call = api_call  # type: ignore[method-assign]
 

@@ -20,6 +20,7 @@ from surelane.slack import place_of
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import NO_THREAD, UNCLEAR, slack_error, unknown_whether_done
 from surelane_worker.slack.limiter import check_after_wait
+from surelane_worker.slack.marks import Unmarked
 from surelane_worker.slack.notes import SentReplies, Thread
 from surelane_worker.slack.stream import Begun
 
@@ -100,8 +101,14 @@ class SlackCalls:
         """Send one call of ``client``, and return Slack's answer. If an earlier attempt made it, return that answer.
 
         ``part`` of the listener makes the call. ``request``: the other arguments of slack-sdk's ``api_call``.
-        The call is cancelled if the claim no longer stands.
+        The call is cancelled if the claim no longer stands. The answer has no mark of a reply, on any page.
         """
+        once = like(client, self._attempt.clients.client)
+        return Unmarked.of(await self._send(part, client, once, method, request), once)
+
+    async def _send(
+        self, part: int, client: Client, once: AsyncWebClient, method: str, request: dict[str, Any]
+    ) -> AsyncSlackResponse:
         check_after_wait.set(self._attempt.check_claim)  # an App's call has a task of its own
         await self._attempt.check_claim()
         if isinstance(client, WebClient):
@@ -114,7 +121,6 @@ class SlackCalls:
                 return await self._send_once(part, client, method, request)
             if method in ("chat.startStream", "chat.appendStream", "chat.stopStream"):
                 return await self._stream(part, client, method, given, request)
-        once = like(client, self._attempt.clients.client)
         try:
             return await once.api_call(method, **request)
         except SlackApiError as error:

@@ -39,7 +39,7 @@ def handler_of(app: App) -> Call:
     def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
         attempt = BoltAttempt(cast("Event", event), ctx, threaded=True)
-        request = BoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
+        request = BoltRequest(body=attempt.body, mode="socket_mode")
         attempt.take(request, _Context)
         with attempt.within():
             response = app.dispatch(request)

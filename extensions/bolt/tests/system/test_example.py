@@ -81,18 +81,22 @@ async def test_options_listener_fills_a_menu(app: Bolt) -> None:
     assert [option["value"] for option in answer["options"]] == ["Berlin", "Bern"]
 
 
-async def test_assistant_greets_and_answers(app: Bolt) -> None:
+@pytest.mark.parametrize(
+    "context", [{}, {"channel_id": "C1", "team_id": "T1"}], ids=["alone", "beside a channel"]
+)
+async def test_assistant_greets_and_answers(app: Bolt, context: dict[str, str]) -> None:
+    """Bolt keeps what the person looks at in the metadata of the first reply: it must find that, or nothing."""
     workspace, ada = app.slack.simulator.workspace, app.slack.user().id
     room = workspace.direct_messages(ada)
     first = workspace.post(room, ada, "New thread")
-    context = {"channel_id": room.id, "team_id": workspace.team_id}
     about = {"user_id": ada, "channel_id": room.id, "thread_ts": first.ts, "context": context}
     await app.completed(await app.happens({"type": "assistant_thread_started", "assistant_thread": about}))
-    said = workspace.post(room, ada, "good day", thread_ts=first.ts)
-    place = {"channel": room.id, "channel_type": "im", "ts": said.ts, "thread_ts": first.ts}
-    await app.completed(await app.happens(_message(app, "good day") | place))
+    for text in ("good day", "good night"):
+        said = workspace.post(room, ada, text, thread_ts=first.ts)
+        place = {"channel": room.id, "channel_type": "im", "ts": said.ts, "thread_ts": first.ts}
+        await app.completed(await app.happens(_message(app, text) | place))
     answers = [reply.text for reply in room.replies(first.ts) if reply.user != ada]
-    assert answers == ["How can I help?", "You said: good day"]
+    assert answers == ["How can I help?", "You said: good day", "You said: good night"]
 
 
 def _message(app: Bolt, text: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 
 from surelane.calls import Calls, Row
 from surelane.codec import SETTING, SealedError
+from surelane.errors import DatabaseRefused, Forbidden, SchemaMissing, told
 from surelane_encryption.envelopes import DataKey
 from surelane_encryption.keys import Keyring, new_key
 from surelane_operator.cli.output import say
@@ -35,7 +36,8 @@ def rotate(database: Database, as_json: Json = False) -> None:
 
     The services keep running; give all of them the new list first. A rotation that was interrupted goes on when it is
     started again. Once it is done, the other keys can go from the list. What no key of the list opens is left as it is
-    and named: a data key is replaced by another one, and a workspace must install the app again.
+    and named: a data key is replaced by another one, and a workspace must install the app again. A row that refuses or
+    is locked is left and named, too: start it again.
     """
     try:
         keys = Keyring.read(os.environ.get(SETTING, ""))
@@ -46,8 +48,8 @@ def rotate(database: Database, as_json: Json = False) -> None:
     rotation = KeyRotation(keys)
     run(database, lambda changes, _: rotation.run(changes.calls), within=None)
     for name, why in rotation.lost.items():
-        typer.echo(f"cannot be opened: {name} ({why})", err=True)
-    left = f"{len(rotation.lost)} cannot be opened" if rotation.lost else "none is left"
+        typer.echo(f"left as it is: {name} ({why})", err=True)
+    left = f"{len(rotation.lost)} left as they are" if rotation.lost else "none is left"
     say(
         f"{rotation.sealed} sealed anew with the key {keys.current_id.hex()}; {left}",
         {"sealed": rotation.sealed, "lost": rotation.lost},
@@ -125,7 +127,13 @@ class KeyRotation:
             return False
         if anew is None and row["previous"] is None:
             return False
-        stored = await calls.fetchval(table.seal, *key, row["sealed"], anew)
+        try:
+            stored = await calls.fetchval(table.seal, *key, row["sealed"], anew)
+        except DatabaseRefused as error:
+            if isinstance(error, (Forbidden, SchemaMissing)):
+                raise  # all rows would meet it
+            self.lost[table.name(row)] = told(error)
+            return False
         if stored and anew is not None:
             self.sealed += 1
             if self.sealed % BATCH == 0 and sys.stderr.isatty():

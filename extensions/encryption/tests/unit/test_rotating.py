@@ -13,10 +13,13 @@ from surelane.codec import NoKeyError
 from surelane_encryption.command import KeyRotation
 from surelane_encryption.data_keys import DataKeys
 from surelane_encryption.keys import Keyring, new_key
+from surelane_encryption.sealing import Sealing
 from surelane_operator.cli.command import app
+from surelane_service.installations import Owner
 from tests.databases import as_role
 from tests.sql.conftest import Connect
-from tests.sql.test_installations import installation, store
+from tests.sql.test_erase import REFUSED
+from tests.sql.test_installations import installation, kept, store
 
 OLD, NEW = new_key(), new_key()
 SEALED = (
@@ -84,6 +87,8 @@ async def test_what_is_replaced_is_kept_until_the_new_value_was_opened(
     await DataKeys(service, Keyring([OLD])).current("T1")
     for nth in range(3):
         await store(service, OLD).async_save(installation(f"T{nth}"))
+    account = Owner.at("docs", "T1")
+    await kept(service, OLD).add_account(account, "U1")
     before = await queue.fetch(SEALED)
     for _ in range(2):
         await queue.execute("select agent.seal_data_key(id, sealed, 'garbage') from agent.data_key")
@@ -99,6 +104,7 @@ async def test_what_is_replaced_is_kept_until_the_new_value_was_opened(
     after = [(row["sealed"][1:9], row["previous"]) for row in await queue.fetch(SEALED)]
     assert after == [(Keyring([NEW]).current_id, None)] * len(before) != []
     assert (await store(service, NEW).async_find_bot(enterprise_id=None, team_id="T1")) is not None
+    assert "U1" in await kept(service, NEW).find(account, "U1")
     lost = await rotate(OLD)
     assert (lost.exit_code, "which SURELANE_ENCRYPTION_KEYS lacks" in lost.stderr) == (1, True)
     assert [(await rotate(keys)).exit_code for keys in ("wrong", "")] == [2, 2]
@@ -122,3 +128,39 @@ async def test_a_program_that_finds_no_key_is_told_who_makes_it(queue: Connectio
     assert (await DataKeys(producer, Keyring([NEW])).current("T1")).raw == made.raw
     with pytest.raises(Exception, match="permission denied"):
         await KeyRotation(Keyring([OLD, NEW])).run(Calls(await connect("surelane_ingest")))
+
+
+async def test_a_row_that_refuses_stops_no_other(
+    queue: Connection, service: Connection, rotate: Rotate
+) -> None:
+    first, second = [await DataKeys(service, Keyring([OLD])).current(team) for team in ("T1", "T2")]
+    await queue.execute(REFUSED.replace("keep", "T1"))
+    await queue.execute(
+        "create trigger theirs before update on agent.data_key for each row execute function public.refuse()"
+    )
+    try:
+        done = await rotate(f"{NEW},{OLD}")
+    finally:
+        await queue.execute("drop function public.refuse() cascade")
+    lost = json.loads(done.stdout[done.stdout.index("{") :])["lost"]  # behind the server's log
+    assert (done.exit_code, len(lost), first.id.hex() in str(lost)) == (1, 1, True)
+    assert (await DataKeys(service, Keyring([NEW])).current("T2")).raw == second.raw
+    assert (await rotate(f"{NEW},{OLD}")).exit_code == 0
+    assert (await DataKeys(service, Keyring([NEW])).current("T1")).raw == first.raw
+
+
+async def test_a_key_that_cannot_be_opened_keeps_its_workspaces_events_alone(service: Connection) -> None:
+    bad, good = [
+        json.loads((await Sealing(DataKeys(service, Keyring([key])), on=True).seal_event(text, None))[0])
+        for key, text in ((OLD, '{"team_id": "T1"}'), (NEW, '{"team_id": "T2"}'))
+    ]
+    sealing = Sealing(DataKeys(service, Keyring([NEW])), on=True)
+    shown = [await sealing.show(each) for each in (bad, good, bad)]
+    assert [each.get("surelane.sealed", "open")[:20] for each in shown] == [
+        "cannot be decrypted:",
+        "open",
+        "cannot be decrypted:",
+    ]
+    with pytest.raises(NoKeyError, match="cannot be opened"):
+        await sealing.ready("T1")
+    await sealing.ready("T2")

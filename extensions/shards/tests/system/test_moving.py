@@ -26,7 +26,7 @@ from tests.system.worker import enqueue
 
 TEAM = "T0MOVES"
 FIRST = "select id from agent.event where item_key = 'Ev2'"
-TABLES = ("event", "event_hist", "step", "signal", "rule", "model_usage", "installation", "data_key")
+TABLES = ("event", "event_hist", "step", "signal", "rule", "cron", "model_usage", "installation", "data_key")
 
 
 @pytest.fixture
@@ -176,9 +176,12 @@ async def _fill(connection: Connection) -> None:
         insert into agent.signal (event_id, name, value) select id, 'go', '1' from agent.event;
         insert into agent.data_key (id, workspace, sealed) values ('key', '{TEAM}', '\x010203');
         insert into agent.rule values ({stored[0]}, '{TEAM}', '{TEAM}', '"in French"', 'U1', now());
+        insert into agent.cron (name, kind, schedule, next_at) values
+            ('chat:{TEAM}:U1:1', 'agent-turn', '0 9 * * 1', now() + interval '3 days'),
+            ('chat:T0STAYS:{TEAM}:1', 'agent-turn', '0 9 * * 1', now() + interval '3 days');
         insert into agent.model_usage values (current_date, '{TEAM}', 'U1', 'small', 1, 2, 3, 0.5, 'r1');
         insert into agent.installation (enterprise_wide, owner_id, details, sealed)
-        values (false, '{TEAM}', '{{}}', '\x010203');
+        values (false, '{TEAM}', '{{}}', '\x010203'), (false, '{TEAM} docs', '{{}}', '\x010203');
         insert into agent.event (event_ts, event) values (now(), '{{"team_id": "T0STAYS"}}');
         """
     )

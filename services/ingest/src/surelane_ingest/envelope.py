@@ -18,6 +18,7 @@ from surelane.slack import (
     is_shared,
     key_of,
     kind_of,
+    names_bot,
     object_in,
     reporter_of,
     said_in,
@@ -152,7 +153,8 @@ class Subscriptions:
             return "own"
         if edit is None and name != "app_mention" and event.get("type") != "message":
             return None
-        bots = own or self._bots or (_from_person(about) and _means_bot(envelope, event, about))
+        to_bot = event.get("channel_type") == "im" or names_bot(envelope)  # other apps cannot write there
+        bots = own or self._bots or (_from_person(about) and to_bot)
         reason = _reason_to_ignore_message(about, bots=bots, posts=self._bots)
         if reason is None and edit == "message_changed" and _looks_the_same(event, about):
             return "unchanged"
@@ -329,14 +331,6 @@ def _from_person(message: Payload) -> bool:
     return not workflow and text_in(message.get("user")) not in (None, _SLACKBOT)
 
 
-def _means_bot(envelope: Payload, event: Payload, message: Payload) -> bool:
-    """Return whether a message mentions the bot, or is to it alone. Other apps cannot write into such a channel."""
-    if event.get("type") == "app_mention" or event.get("channel_type") == "im":
-        return True
-    bot, said = text_in(authorization_of(envelope).get("user_id")), text_in(message.get("text"))
-    return bot is not None and said is not None and (f"<@{bot}>" in said or f"<@{bot}|" in said)
-
-
 def _reason_to_ignore_message(message: Payload, *, bots: bool, posts: bool) -> str | None:
     """Return why a message is not taken. ``bots``: no person need have written it. ``posts``: and a subtype of bots."""
     subtype = message.get("subtype")
@@ -350,9 +344,10 @@ def _reason_to_ignore_message(message: Payload, *, bots: bool, posts: bool) -> s
 
 
 def _looks_the_same(event: Payload, message: Payload) -> bool:
-    # Slack reports a changed message also when it shows a link in it, or counts its replies.
+    # Slack reports a changed message also when it shows a link in it, or counts its replies. It does not always say
+    # what the message was before: then `edited` tells that a person changed it.
     before = object_in(event.get("previous_message"))
-    return bool(before) and said_in(before) == said_in(message)
+    return said_in(before) == said_in(message) if before else not message.get("edited")
 
 
 def object_of(text: str) -> Json | Malformed:

@@ -3,15 +3,16 @@
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration
+from surelane_service.manifest import bot_events, bot_scopes
 from surelane_service.service_settings import InstallSettings, Port, split
-from surelane_service.subscriptions import DEFAULT_TYPES
+from surelane_service.subscriptions import DEFAULT_TYPES, TYPES
 from surelane_service.webhooks import Secrets
 
 _APP_TOKEN = re.compile(r"xapp-[A-Za-z0-9-]+", re.ASCII)
@@ -47,13 +48,26 @@ def _scopes(names: tuple[str, ...]) -> tuple[str, ...]:
 Scopes = Annotated[tuple[str, ...], NoDecode, BeforeValidator(split), AfterValidator(_scopes)]
 
 
-def _event_types(names: frozenset[str]) -> frozenset[str]:
+def _event_types(value: object) -> object:
+    """Check types that the setting names. A manifest may subscribe to none."""
+    if not isinstance(value, str):
+        return value
+    names = cast("list[str]", split(value))
     wrong = sorted(name for name in names if not _EVENT_TYPE.fullmatch(name))
     if wrong or not names:
         raise ValueError(
             f"{', '.join(wrong) or 'nothing'} is no event type: write, for example, app_mention,message.im"
         )
     return names
+
+
+def _subscribed(given: dict[str, Any]) -> frozenset[str]:
+    events = bot_events(given.get("manifest"))
+    return DEFAULT_TYPES if events is None else events
+
+
+def _needed(given: dict[str, Any]) -> tuple[str, ...]:
+    return bot_scopes(given.get("manifest")) or SCOPES
 
 
 def _positive(duration: timedelta) -> timedelta:
@@ -90,10 +104,10 @@ class IngestSettings(InstallSettings):
     socket_connections: int = Field(2, ge=1, le=4, validation_alias="SURELANE_SOCKET_CONNECTIONS")
     """The connections of Socket Mode. Slack allows an app ten, which all replicas share."""
 
-    event_types: Annotated[frozenset[str], NoDecode, BeforeValidator(split), AfterValidator(_event_types)] = (
-        Field(DEFAULT_TYPES, validation_alias="SURELANE_EVENT_TYPES")
+    event_types: Annotated[frozenset[str], NoDecode, BeforeValidator(_event_types)] = Field(
+        default_factory=_subscribed, validation_alias=TYPES
     )
-    """The event types to take, by the names of Slack's subscriptions, separated by commas."""
+    """The event types to take, by the names of Slack's subscriptions, separated by commas. Default: the manifest's."""
 
     merge_mentions: bool = Field(True, validation_alias="SURELANE_MERGE_MENTIONS")
     """Whether a mention and the channel message that Slack sends for it are one event. ``off`` for Bolt apps."""
@@ -131,8 +145,8 @@ class IngestSettings(InstallSettings):
     dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
     """The remote agents that may answer at ``/v1/dispatch/{id}``, in the form of :attr:`trigger_secrets`."""
 
-    scopes: Scopes = Field(SCOPES, validation_alias="SLACK_SCOPES")
-    """The bot's scopes that an install asks for, separated by commas."""
+    scopes: Scopes = Field(default_factory=_needed, validation_alias="SLACK_SCOPES")
+    """The bot's scopes that an install asks for, separated by commas. Default: the manifest's."""
 
     user_scopes: Scopes = Field((), validation_alias="SLACK_USER_SCOPES")
     """The scopes of the person who installs. With some, installs also bring that person's token."""

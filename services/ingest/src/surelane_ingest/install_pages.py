@@ -41,7 +41,7 @@ _FAILURE = _FRAME.format(
 class InstallFailedError(Exception):
     """An install that ended without one. The page says why. ``code``: a word for support. ``status``: of the page."""
 
-    def __init__(self, code: str, reason: str, *, status: int = 400, title: str = "Not installed") -> None:
+    def __init__(self, code: str, reason: str, *, status: int = 400, title: str | None = None) -> None:
         super().__init__(reason)
         self.code = code
         self.status = status
@@ -62,14 +62,19 @@ class Pages:
 
     def success(self, installed: Installation, owner: str, *, connected: bool = False) -> web.Response:
         workspace = installed.team_name or installed.enterprise_name or "Slack"
-        opening = f"slack://app?team={owner}&id={installed.app_id or ''}"
         what = "Your account is connected" if connected else "The app is installed"
-        shown = {"workspace": workspace, "open_url": opening, "browser_url": f"{self._client}{owner}"}
+        return self.ended(what, workspace, owner, installed.app_id)
+
+    def ended(self, what: str, where: str, owner: str, app_id: str | None) -> web.Response:
+        """Return the page of what succeeded in a workspace or at a server. It leads to Slack."""
+        opening = f"slack://app?team={owner}&id={app_id or ''}"
+        shown = {"workspace": where, "open_url": opening, "browser_url": f"{self._client}{owner}"}
         return _page(self._success, 200, title="Thank you", what=what, **shown)
 
-    def failure(self, error: InstallFailedError) -> web.Response:
-        shown = {"title": error.title, "reason": str(error), "code": error.code}
-        return _page(self._failure, error.status, install_url=INSTALL, **shown)
+    def failure(self, error: InstallFailedError, again: str, title: str) -> web.Response:
+        """Return the page of what failed. ``again``: where to begin anew. ``title``: where the error has none."""
+        shown = {"title": error.title or title, "reason": str(error), "code": error.code}
+        return _page(self._failure, error.status, install_url=again, **shown)
 
 
 def _page(template: Template, status: int, **values: str) -> web.Response:

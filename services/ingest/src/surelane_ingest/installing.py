@@ -1,7 +1,9 @@
 """Install the app by OAuth: ``/slack/install`` sends a person to Slack, ``/slack/oauth_redirect`` takes them back.
 
 With ``?team=…&user=…`` the person connects an account: Slack is asked for that person's token alone, and the state
-names the person. If Slack then names somebody else, nothing is stored.
+names the person. If Slack then names somebody else, nothing is stored. With ``&server=…`` the account is one at an MCP
+server, where a worker has begun a login. Slack is asked who the person is, and then the person is sent to that server's
+authorization server, which leads back to ``/slack/account``. The worker exchanges the code.
 
 Everybody may ask for these URLs. So ``/slack/install`` costs no database call, a redirect costs one only if it brings a
 state that this service signed for the same browser, and few redirects are handled at once. The use of a state is
@@ -14,19 +16,20 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urljoin
+from urllib.parse import urlencode, urljoin
 
 import aiohttp
 from aiohttp import web
 from slack_sdk.errors import SlackApiError
-from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
+from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils, OpenIDConnectAuthorizeUrlGenerator
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
+from yarl import URL
 
 from surelane.codec import Codec, SealedError, SecretKeys
 from surelane.errors import SurelaneError, described
@@ -36,11 +39,13 @@ from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.install_pages import HEADERS, INSTALL, SLACK_CLIENT, InstallFailedError, Pages
 from surelane_ingest.metrics import IngestMetrics
-from surelane_service.installations import Installations, Owner
+from surelane_service.installations import Installations, Owner, Stored
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import is_slack
 
 REDIRECT = "/slack/oauth_redirect"
+ACCOUNT = "/slack/account"
+"""Where a server's authorization server sends people back: beside ``/slack/install``."""
 STATE_LIVES = 600
 """Seconds."""
 AT_ONCE = 4
@@ -49,6 +54,7 @@ SLACK_WITHIN = aiohttp.ClientTimeout(total=10)
 _PURPOSE = "oauth state"
 _NONCE, _TIME, _SIGNATURE = 16, 8, 32
 _WEBHOOK = ("url", "channel", "channel_id", "configuration_url")
+_SERVER = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TEAM = re.compile(r"[TE][A-Z0-9]{1,30}", re.ASCII)
 _USER = re.compile(r"[UW][A-Z0-9]{1,30}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_]{1,60}", re.ASCII)
@@ -59,16 +65,27 @@ _logger = get_logger(__name__)
 
 
 class Person(NamedTuple):
-    """Who is to connect an account: the workspace or organization, and the person's id."""
+    """Who is to connect an account: the workspace or organization, and the person's id.
+
+    ``server``: the server whose account it is; empty: Slack. ``version``: of the login there, once Slack has said that
+    it is this person.
+    """
 
     owner: str
     user: str
+    server: str = ""
+    version: str = ""
+
+    @property
+    def link(self) -> str:
+        """Where the person begins."""
+        query = {"team": self.owner, "user": self.user, "server": self.server}
+        return f"{INSTALL}?{urlencode({name: value for name, value in query.items() if value})}"
 
     def check(self, given: Installation) -> None:
         """Raise :class:`InstallFailedError` unless Slack gave this person's token."""
         if given.user_id != self.user or self.owner not in (given.team_id, given.enterprise_id):
-            reason = "You are signed in to Slack as somebody else. Ask the bot for a button of your own."
-            raise InstallFailedError("other_person", reason, status=403, title="Not connected")
+            raise _other_person()
         if not given.user_token or given.bot_token:
             raise InstallFailedError("no_user_token", "Slack gave no token for you.", title="Not connected")
 
@@ -129,6 +146,13 @@ class Installer:
         )
         self._authorize, self._connect = asking(scopes=settings.scopes), asking(scopes=())
         self._connects = bool(settings.user_scopes)
+        self._sign_in = partial(
+            OpenIDConnectAuthorizeUrlGenerator,
+            client_id=self._client_id,
+            scopes=["openid"],
+            authorization_url=urljoin(authorize, "/openid/connect/authorize"),
+        )
+        self._scheme = "https" if is_slack(authorize) else "http"
         # slack-sdk's retries are off: a code counts once.
         self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])
         self._states, self._cookies = States(keys), OAuthStateUtils(expiration_seconds=STATE_LIVES)
@@ -145,15 +169,16 @@ class Installer:
         return [
             web.get(INSTALL, self._answering(self._install), allow_head=False),
             web.get(REDIRECT, self._answering(self._redirect), allow_head=False),
+            web.get(ACCOUNT, self._answering(self._account), allow_head=False),
         ]
 
     def _answering(self, answer: Answering) -> Answering:
         async def answering(request: web.Request) -> web.Response:
+            stopping = InstallFailedError("stopping", "This server is stopping. Try again.", status=503)
             try:
-                stopping = InstallFailedError("stopping", "This server is stopping. Try again.", status=503)
-                response = self._failed(stopping) if self._drain.is_set() else await answer(request)
+                response = self._failed(stopping, None) if self._drain.is_set() else await answer(request)
             except InstallFailedError as error:
-                response = self._failed(error)
+                response = self._failed(error, self._states.read(request.query.get("state", "")))
             self._metrics.answers[request.path, response.status] += 1
             response.force_close()
             return response
@@ -163,49 +188,121 @@ class Installer:
     async def _install(self, request: web.Request) -> web.Response:
         team, person = request.query.get("team", ""), None
         if "user" in request.query:
-            person = Person(team, request.query["user"])
-            if not (self._connects and _TEAM.fullmatch(team) and _USER.fullmatch(person.user)):
+            person = Person(team, request.query["user"], request.query.get("server", ""))
+            known = _SERVER.fullmatch(person.server) if person.server else self._connects
+            if not (known and _TEAM.fullmatch(team) and _USER.fullmatch(person.user)):
                 raise InstallFailedError("invalid_link", "This link cannot be used.", title="Not connected")
         state = self._states.issue(person)
-        authorize = self._authorize if person is None else self._connect
-        location = authorize.generate(state, team if _TEAM.fullmatch(team) else None)
+        if person is not None and person.server:
+            location = self._sign_in(redirect_uri=self._back(request)).generate(state, team=team)
+        else:
+            authorize = self._authorize if person is None else self._connect
+            location = authorize.generate(state, team if _TEAM.fullmatch(team) else None)
+        return self._sent(location, state)
+
+    def _back(self, request: web.Request) -> str:
+        """Return the public address of the redirect, which Slack compares with the app's."""
+        return self._redirect_uri or f"{self._scheme}://{request.host}{REDIRECT}"
+
+    def _sent(self, location: str, state: str) -> web.Response:
+        """Send a person elsewhere with a state, for this browser alone."""
         response = web.Response(status=302, headers={**HEADERS, "Location": location})
         cookie = self._cookies.build_set_cookie_for_new_state(state)
         response.headers["Set-Cookie"] = f"{cookie}; SameSite=Lax"
         return response
 
-    async def _redirect(self, request: web.Request) -> web.Response:
+    def _issued(self, request: web.Request) -> tuple[bytes, datetime, Person | None, str]:
+        """Return what names the state of a person who comes back, when it expires, for whom it is, and the code."""
         query = request.query
         if "error" in query:
-            raise _refused_by_slack(query["error"])
+            raise _refused_by("Slack" if request.path == REDIRECT else "The server", query["error"])
         state = query.get("state", "")
         issued = self._states.read(state)
         if issued is None:
-            raise InstallFailedError("invalid_state", "The link is incomplete, or not from this app.")
+            raise _unusable()
         headers: dict[str, str | Sequence[str]] = {"cookie": request.headers.getall("Cookie", [])}
         if not self._cookies.is_valid_browser(state, headers):
-            raise InstallFailedError("other_browser", "The install was started in another browser.")
-        name, ends, person = issued
-        if datetime.now(UTC) > ends:
-            raise InstallFailedError("expired_state", "The install took longer than ten minutes.")
+            raise InstallFailedError("other_browser", "This was started in another browser.")
+        if datetime.now(UTC) > issued[1]:
+            raise InstallFailedError("expired_state", "This took longer than ten minutes.")
         code = query.get("code", "")
         if not code:
-            raise InstallFailedError("missing_code", "Slack sent no code.")
+            raise InstallFailedError("missing_code", "The link has no code.")
+        return *issued, code
+
+    @asynccontextmanager
+    async def _turn(self, state: bytes, ends: datetime) -> AsyncIterator[None]:
+        """Use up a state, and let few redirects be handled at once."""
         if self._turns.locked():
             raise InstallFailedError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
-            away = InstallFailedError("database", "Our database does not answer. Try again soon.", status=503)
-            if not await self._bounded(self._stored.use_oauth_state(name, ends), away):
-                raise InstallFailedError("used_state", "This link has been used. An install needs a new one.")
+            if not await self._bounded(self._stored.use_oauth_state(state, ends), _away()):
+                raise InstallFailedError("used_state", "This link has been used. Begin anew.")
+            yield
+
+    async def _redirect(self, request: web.Request) -> web.Response:
+        name, ends, person, code = self._issued(request)
+        async with self._turn(name, ends):
+            if person is not None and person.server:
+                return await self._signed_in(person, code, self._back(request))
             installation = await self._exchanged(code)
             if person is not None:
                 person.check(installation)
-            await self._bounded(self._stored.save(installation), away)
+            await self._bounded(self._stored.save(installation), _away())
             await self._after(installation)
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         what = "the app was installed" if person is None else "an account was connected"
         _logger.info(what, owner=owner, enterprise_wide=installation.is_enterprise_install)
-        response = self._pages.success(installation, owner or "", connected=person is not None)
+        return self._ended(self._pages.success(installation, owner or "", connected=person is not None))
+
+    async def _signed_in(self, person: Person, code: str, back: str) -> web.Response:
+        """Send a person, who has signed in to Slack, to a server's authorization server."""
+        fields = {"client_id": self._client_id, "client_secret": self._client_secret, "code": code}
+        async with _asking_slack():
+            fields |= {"grant_type": "authorization_code", "redirect_uri": back}
+            given = object_in((await self._client.api_call("openid.connect.token", data=fields)).data)
+            token = given.get("access_token")
+            info = object_in((await self._client.openid_connect_userInfo(token=token)).data)
+        named = info.get("https://slack.com/team_id"), info.get("https://slack.com/user_id")
+        if named != (person.owner, person.user):
+            raise _other_person()
+        row, login = await self._login(person)
+        state = self._states.issue(person._replace(version=str(row.version)))
+        return self._sent(str(URL(login["url"]).update_query(state=state)), state)
+
+    async def _login(self, person: Person) -> tuple[Stored, dict[str, Any]]:
+        """Return what is stored of a person's login at a server, if that waits for the person."""
+        owner = Owner.at(person.server, person.owner)
+        row = (await self._bounded(self._stored.find(owner, person.user), _away())).get(person.user)
+        login = {} if row is None else row.values.get("login", {})
+        waits = row is not None and "url" in login and "code" not in row.values
+        if row is None or not waits or (person.version or str(row.version)) != str(row.version):
+            reason = "This link has been used, or a newer one has replaced it. Ask the bot again."
+            raise InstallFailedError("used_link", reason, title="Not connected")
+        return row, login
+
+    async def _account(self, request: web.Request) -> web.Response:
+        """Take the code of a server's authorization server, and wake the turns that wait for it."""
+        name, ends, person, code = self._issued(request)
+        if person is None or not person.version:
+            raise _unusable()
+        async with self._turn(name, ends):
+            row, login = await self._login(person)
+            # RFC 9207: else a server could get the code of another one.
+            if request.query.get("iss", "" if login["names_issuer"] else login["issuer"]) != login["issuer"]:
+                raise InstallFailedError("other_issuer", "Another server than the one asked has answered.")
+            values, now = {**row.values, "code": code}, datetime.now(UTC)
+            if not await self._bounded(self._stored.end_refresh(row, row.version, values, now), _away()):
+                raise InstallFailedError(
+                    "used_link", "A newer link has replaced this one. Ask the bot again."
+                )
+            with suppress(SurelaneError, TimeoutError):
+                await self._bounded(self._stored.wake_connected(person.user), TimeoutError())
+        _logger.info("an account at a server was approved", owner=person.owner, server=login["name"])
+        page = self._pages.ended("Your account is connected", login["name"], person.owner, self._app_id)
+        return self._ended(page)
+
+    def _ended(self, response: web.Response) -> web.Response:
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
@@ -214,8 +311,8 @@ class Installer:
         try:
             async with asyncio.timeout(self._within):
                 return await call
-        except (SurelaneError, TimeoutError) as error:
-            _logger.warning("an installation could not be stored", **described(error))
+        except (SurelaneError, SealedError, TimeoutError) as error:
+            _logger.warning("an installation cannot be read or stored", **described(error))
             raise refusal from None
 
     async def _after(self, stored: Installation) -> None:
@@ -250,44 +347,70 @@ class Installer:
             await self._bounded(self._stored.note_report(event_id, owner), refusal)
 
     async def _exchanged(self, code: str) -> Installation:
-        try:
-            async with asyncio.timeout(SLACK_WITHIN.total):
-                # oauth_v2_access() uses a class that aiohttp has deprecated.
-                fields = {"client_id": self._client_id, "client_secret": self._client_secret, "code": code}
-                if self._redirect_uri is not None:
-                    fields["redirect_uri"] = self._redirect_uri
-                given = await self._client.api_call("oauth.v2.access", data=fields)
-                answer = _checked(given.data, self._app_id)
-                token = answer.get("access_token")
-                tested = object_in((await self._client.auth_test(token=token)).data) if token else {}
-        except SlackApiError as error:
-            refused = error.response.get("error") if hasattr(error.response, "get") else None
-            raise _refused_by_slack(refused) from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            _logger.warning("Slack does not answer an install", error=type(error).__name__)
-            raise InstallFailedError(
-                "slack_unreachable", "Slack does not answer. Try again soon.", status=502
-            ) from None
+        async with _asking_slack():
+            # oauth_v2_access() uses a class that aiohttp has deprecated.
+            fields = {"client_id": self._client_id, "client_secret": self._client_secret, "code": code}
+            if self._redirect_uri is not None:
+                fields["redirect_uri"] = self._redirect_uri
+            given = await self._client.api_call("oauth.v2.access", data=fields)
+            answer = _checked(given.data, self._app_id)
+            token = answer.get("access_token")
+            tested = object_in((await self._client.auth_test(token=token)).data) if token else {}
         installation = installation_of(answer, tested)
         of_workspace = bool(token) and not installation.is_enterprise_install
         if of_workspace and tested.get("team_id") != installation.team_id:
             raise InstallFailedError("other_workspace", "Slack gave a token of another workspace.")
         return installation
 
-    def _failed(self, error: InstallFailedError) -> web.Response:
+    def _failed(
+        self, error: InstallFailedError, issued: tuple[bytes, datetime, Person | None] | None
+    ) -> web.Response:
         level = _logger.info if error.code == "access_denied" else _logger.warning
-        level("the app was not installed", reason=error.code)
-        response = self._pages.failure(error)
+        person = None if issued is None else issued[2]
+        level(
+            "the app was not installed" if person is None else "no account was connected", reason=error.code
+        )
+        again = INSTALL if person is None else person.link
+        response = self._pages.failure(error, again, "Not installed" if person is None else "Not connected")
         if error.status == 503:
             response.headers["Retry-After"] = RETRY_AFTER
         return response
 
 
-def _refused_by_slack(error: object) -> InstallFailedError:
+@asynccontextmanager
+async def _asking_slack() -> AsyncIterator[None]:
+    """Raise :class:`InstallFailedError` where Slack refuses a call, or does not answer."""
+    try:
+        async with asyncio.timeout(SLACK_WITHIN.total):
+            yield
+    except SlackApiError as error:
+        refused = error.response.get("error") if hasattr(error.response, "get") else None
+        raise _refused_by("Slack", refused) from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        _logger.warning("Slack does not answer an install", error=type(error).__name__)
+        raise InstallFailedError(
+            "slack_unreachable", "Slack does not answer. Try again soon.", status=502
+        ) from None
+
+
+def _away() -> InstallFailedError:
+    return InstallFailedError("database", "Our database does not answer. Try again soon.", status=503)
+
+
+def _unusable() -> InstallFailedError:
+    return InstallFailedError("invalid_state", "The link is incomplete, or not from this app.")
+
+
+def _other_person() -> InstallFailedError:
+    reason = "You are signed in to Slack as somebody else. Ask the bot for a button of your own."
+    return InstallFailedError("other_person", reason, status=403, title="Not connected")
+
+
+def _refused_by(who: object, error: object) -> InstallFailedError:
     if error == "access_denied":
-        return InstallFailedError("access_denied", "You cancelled the install.", title="Cancelled")
+        return InstallFailedError("access_denied", "You cancelled.", title="Cancelled")
     word = error if isinstance(error, str) and _WORD.fullmatch(error) else "refused"
-    return InstallFailedError(word, "Slack refused the install.")
+    return InstallFailedError(word, f"{who} refused this.")
 
 
 def _checked(answer: object, app_id: str | None) -> Mapping[str, Any]:

@@ -159,9 +159,7 @@ class Taker:
         """Warn once of an event type that Slack sends and this service drops, and of :data:`MOST_UNTAKEN` types."""
         if name not in self._untaken and len(self._untaken) < MOST_UNTAKEN:
             self._untaken.add(name)
-            told = (
-                "Slack sends an event type that is not stored; add it to SURELANE_EVENT_TYPES, or unsubscribe"
-            )
+            told = "Slack sends an event type that is not stored; add it to bot_events of the manifest, or unsubscribe"
             self._log.warning(told, type=name[:50])
 
     async def _store(self, retry: str | None, event: envelope.Take, waiting: Request | None) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from types import ModuleType
+from importlib import import_module
+from importlib.util import find_spec
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -13,14 +14,15 @@ from pydantic import SecretStr
 from surelane import __version__
 from surelane.calls import Calls, Pool
 from surelane.codec import codec_of
-from surelane.errors import SettingsError
+from surelane.errors import INSTALL, SettingsError
 from surelane_operator.api.api import OFF, OperatorApi, switched_off
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.guard import Credentials, RequestGuard, keep_private
 from surelane_operator.console.access.oidc import Provider
-from surelane_operator.console.access.sessions import ProxyHeaders, Signer, SignInSessions, UsedIds, is_within
+from surelane_operator.console.access.sessions import ProxyHeaders, SignInSessions, UsedIds, is_within
 from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
+from surelane_operator.console.access.signing import Signer
 from surelane_operator.console.access.viewer import ApiTokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import bare
@@ -119,27 +121,35 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
         settings, lambda values: bare("sign-in", values), HEADERS, changes.calls
     )
     page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
-    protocol = load_protocol(settings)
-    tools: AbstractAsyncContextManager[list[web.AbstractRouteDef]] = nullcontext(switched_off("/mcp"))
-    if protocol is not None:
-        may_change = settings.assistants == "change"
-        at = settings.console_url if settings.sign_in else None
-        tools = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
-    async with tools as served:
+    async with assistants(settings, api) as served:
         yield [*page, *api.routes(), *served], [guard.middleware], preparing, [console.close, api.close]
 
 
-def load_protocol(settings: AccessSettings) -> ModuleType | None:
-    """Import the server of the Model Context Protocol, where it is on: the SDK takes half a second and 22 MB."""
+@asynccontextmanager
+async def assistants(settings: AccessSettings, api: OperatorApi) -> AsyncIterator[list[web.AbstractRouteDef]]:
+    """Yield the route of assistants' tools. The first request imports the SDK: that takes a second and 22 MB.
+
+    Raises:
+        SettingsError: they are on, and the SDK is not installed.
+    """
     if settings.assistants is None:
-        return None
-    try:
-        from surelane_operator.mcp import server  # noqa: PLC0415 - see above
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"SURELANE_MCP needs the package {error.name}: pip install 'surelane-operator[mcp]'"
-        ) from None
-    return server
+        yield switched_off("/mcp")
+        return
+    if find_spec("mcp") is None:
+        raise SettingsError(f"SURELANE_MCP needs the package mcp: {INSTALL} 'surelane-operator[mcp]'")
+    served, turn = list[web.RouteDef](), asyncio.Lock()
+    may_change, at = settings.assistants == "change", settings.console_url if settings.sign_in else None
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        async with turn:
+            if not served:
+                server = await asyncio.to_thread(import_module, "surelane_operator.mcp.server")
+                tools = server.serving_assistants(api.endpoints, changes=may_change, page=at)
+                served.extend(await stack.enter_async_context(tools))
+        return await served[0].handler(request)
+
+    async with AsyncExitStack() as stack:
+        yield [web.post("/mcp", answer)]
 
 
 def access_of(

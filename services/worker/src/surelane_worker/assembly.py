@@ -17,7 +17,7 @@ from surelane_service.pool import Listener
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, Side, Wakeup
 from surelane_worker.claiming.position import Poller, Position
-from surelane_worker.duties import CrowdSplitter, Duty, Retention, Scheduler, Sweeper, Uninstalls
+from surelane_worker.duties import CrowdSplitter, Duty, Retention, Scheduler, Sweeper, Uninstalls, Vacuum
 from surelane_worker.handling.answers import AnswerSender
 from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
@@ -155,6 +155,14 @@ class Assembly:
             listener=self._listener,
             kinds=self.kinds,
         )
+        self._watcher = SessionWatcher(
+            engine=self._looks,
+            name=self.settings.name,
+            grace=self.settings.session_grace,
+            wake=self._sides[0].wakeup.wake,
+            watches=self.position.stands_by,
+            news=self.position.news,
+        )
 
     def _claim_events(self) -> None:
         self._cursors = Cursors()  # claims of both sides move the same ones
@@ -234,7 +242,7 @@ class Assembly:
             metrics=self.observer.metrics,
             claiming_for=self.claimers[0].claiming_for,
         )
-        duties: list[Duty] = [sweeper.run, self._session.release_late]
+        duties: list[Duty] = [sweeper.run, Vacuum(sweeps, position.leads).run, self._session.release_late]
         if (kept := settings.history_retention) is not None:
             duties.append(Retention(engine=sweeps, leads=position.leads, older_than=kept).run)
         if (grace := settings.erase_uninstalled_after) is not None:
@@ -243,15 +251,7 @@ class Assembly:
         if self.refresher is not None:
             duties.append(self.refresher.run)
         if settings.notifications:
-            watcher = SessionWatcher(
-                engine=self._looks,
-                name=settings.name,
-                grace=settings.session_grace,
-                wake=self._sides[0].wakeup.wake,
-                watches=position.stands_by,
-                news=position.news,
-            )
-            duties += [self._session.keep, watcher.run]
+            duties += [self._session.keep, self._watcher.run]
         return duties
 
     def _both_sides(self) -> list[Side]:
@@ -307,6 +307,7 @@ class Assembly:
     def _lost(self) -> None:
         """Open another connection, and claim: notifications were missed."""
         self._session.lost()
+        self._watcher.disturbed()
         self.position.lost()
         self.position.wake()
 

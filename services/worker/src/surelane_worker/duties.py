@@ -33,6 +33,8 @@ RETRY = timedelta(seconds=1)
 FIRST = timedelta(minutes=2)
 """The pause before a worker first drops anything: a worker that fails at its start changes nothing."""
 HOURLY = timedelta(hours=1)
+RARELY = 60.0
+"""The longest pause between two looks at the dead rows, in seconds."""
 BREATH = 0.05
 """Seconds between steps, which leave the connection to sweeps and rescues."""
 PATIENCE = 300
@@ -233,6 +235,31 @@ class Sweeper(Upkeep):
 
 
 @dataclass(eq=False)
+class Vacuum:
+    """Vacuums the live queue while this worker leads: autovacuum looks once a minute, as a rule."""
+
+    engine: Engine
+    leads: Callable[[], bool]
+
+    async def run(self) -> None:
+        outage, pause = Outage(log, "vacuum"), RARELY
+        while True:
+            await asyncio.sleep(pause)
+            with excused(log, "vacuum failed", outage):
+                pause = await self.look(pause) if self.leads() else RARELY
+
+    async def look(self, pause: float) -> float:
+        """Vacuum if it is worth it. Return the seconds until it may be so again, which were ``pause`` before."""
+        clock = asyncio.get_running_loop().time
+        began, dead = clock(), await self.engine.dead_share() or 0.0
+        if dead >= 1:
+            await self.engine.vacuum()
+            dead -= await self.engine.dead_share() or 0.0  # one that is held back removes none
+        # It takes a fifth of the time, at most.
+        return min(RARELY, max(1.0, 4 * (clock() - began), pause / max(dead, 0.5)))
+
+
+@dataclass(eq=False)
 class Retention(Upkeep):
     """Drops history that is older than this worker's setting, with its steps and signals, every hour.
 
@@ -274,12 +301,20 @@ class Uninstalls(Upkeep):
         await self.repeat(HOURLY, FIRST)
 
     async def pass_once(self) -> bool:
-        waits = 0
+        waits, left = 0, set[str]()
         while (step := await self.engine.erase_uninstalled(self.grace, f"worker {self.name}")) is not None:
             if step.done:
                 # The key is in the log alone: it proves whose erasure the receipt is about.
                 named = {"owner": step.owner, "receipt": step.receipt, "key": step.key}
                 log.info("erased what belonged to an owner that removed the app", **named)
+            if step.left:
+                if step.owner in left:
+                    return False  # all others are done
+                left.add(step.owner)
+                log.error(
+                    "rows cannot be erased; its receipt names them", owner=step.owner, receipt=step.receipt
+                )
+                continue
             waits += step.waiting > 0
             if waits > PATIENCE:
                 log.warning("events of an owner that removed the app do not end", owner=step.owner)

@@ -37,14 +37,14 @@ class Extension:
         adapt: makes handlers of an object that ``SURELANE_HANDLERS`` names; ``None`` where the object is not for this
             extension. It may raise :class:`HandlersError` and :class:`SettingsError`.
         built_in: handlers that come before the built-in ones.
-        beside: handlers that each worker has behind a team's, if it has a token for Slack.
+        beside: returns handlers that a worker has behind a team's, if it has a token for Slack.
         start: checks the extension's settings once a worker has imported its handlers. It may raise
             :class:`SettingsError`.
     """
 
     adapt: Callable[[object], Handlers | None] = _nothing
     built_in: Handlers = field(default_factory=Handlers)
-    beside: Handlers = field(default_factory=Handlers)
+    beside: Callable[[], Handlers] = Handlers
     start: Callable[[WorkerSettings], None] = _nothing
 
 
@@ -65,6 +65,12 @@ def extension_for(found: object) -> str | None:
     """Return the name of the package that makes handlers of such an object, if one is known."""
     libraries = {sort.__module__.partition(".")[0] for sort in type(found).__mro__}
     return next((package for library, package in LIBRARIES.items() if library in libraries), None)
+
+
+def package_of(error: BaseException) -> str | None:
+    """Return the name of our package that an import needs and that is not installed; ``None`` for another error."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return LIBRARIES.get(name) or (name.replace("_", "-") if name.startswith("surelane_") else None)
 
 
 def start_extensions(settings: WorkerSettings, environment: Mapping[str, str] = os.environ) -> None:

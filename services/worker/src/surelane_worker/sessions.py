@@ -24,8 +24,8 @@ from surelane_service.pool import Listener
 from surelane_worker.observing.readiness import excused
 
 RETRY = timedelta(seconds=1)
-LOOKS = 2.0
-"""Looks within a grace."""
+LOOK = 1.5
+"""Seconds between looks, at most, while no session is lost."""
 LATE = (2.0, 6.0)
 """Seconds after which a worker looks again for claims that the server committed after it cut their connection."""
 LOCKED = (5.0,) * 60
@@ -35,8 +35,8 @@ Another transaction may have them locked. After five minutes they end, because n
 """
 ALONE = 300.0
 """Seconds between looks while no other worker is known, and until this worker asks itself again whether it watches."""
-MANY = 3.0
-"""The grace is so many times longer while most sessions are lost: the database or the network is the likely cause."""
+OUTAGE = 10.0
+"""Seconds of grace at least where the database or the network is the likely cause of lost sessions."""
 JITTER = 0.1
 AGAIN = timedelta(minutes=5)
 """The pause between announcements. Another transaction's lock may have kept a maximum out: the next one stores it."""
@@ -172,7 +172,7 @@ class SessionWatcher:
     """Takes workers for dead whose sessions are lost for longer than a grace, and ends their claims.
 
     It counts only the time during which it has looked without interruption. So an outage of the database, or of this
-    worker, is not held against the others.
+    worker, is not held against the others: they have longer then. A server that ran on has seen a session end.
     """
 
     engine: Engine
@@ -190,12 +190,14 @@ class SessionWatcher:
 
     def __post_init__(self) -> None:
         self._grace = self.grace.total_seconds()
-        self._pause = self._grace / LOOKS
+        self._pause = min(LOOK, 1.5 * self._grace)
         self._lost: dict[Lost, float] = {}
         """Since when each session is known to be lost."""
         self._dying: dict[Lost, timedelta] = {}
         """Workers that are taken for dead, some of whose claims were locked, with how long they had been lost."""
-        self._looked_at: float | None = None
+        self._due: float | None = None
+        """When the next look is due, unless the last one failed or this worker did not watch."""
+        self._disturbed_until = float("-inf")
         self._server_since: datetime | None = None
 
     async def run(self) -> None:
@@ -203,7 +205,7 @@ class SessionWatcher:
             if self.watches():
                 pause = await self.look()
             else:
-                self._looked_at, pause = None, ALONE
+                self._due, pause = None, ALONE
             await self.news(jittered(timedelta(seconds=pause), JITTER))
 
     async def look(self) -> float:
@@ -212,26 +214,38 @@ class SessionWatcher:
             pause = await self._see()
             await self._rescue_all()
             return self._pause if self._dying else pause
-        self._looked_at = None
+        self._due = None
+        self.disturbed()
         return self._pause
+
+    def disturbed(self) -> None:
+        """Note an outage: of the database, of this worker, of most workers, or of this worker's own session."""
+        self._disturbed_until = self.clock() + max(OUTAGE, self._grace)
 
     async def _see(self) -> float:
         began = self.clock()
         sessions = await self.engine.watch_sessions(self.name)
-        looked = self._looked_at
-        if looked is None or began - looked >= 2 * self._grace or sessions.server_since != self._server_since:
+        late = self._due is not None and began - self._due >= 2 * self._grace
+        # A worker that lost its position did not look while the server began anew.
+        anew = self._server_since not in (None, sessions.server_since)
+        if self._due is None or late or anew:
             self._lost.clear()  # they could not have been replaced all the time since the last look
-        self._looked_at, self._server_since = began, sessions.server_since
+        if late or anew:
+            self.disturbed()
+        self._server_since = sessions.server_since
         now = self.clock()
         self._lost = {session: self._lost.get(session, now) for session in sessions.lost}
-        grace = self._grace * (MANY if len(self._lost) > max(1, sessions.known / 2) else 1)
+        if len(self._lost) > max(1, sessions.known / 2):
+            self.disturbed()
+        grace = max(OUTAGE if began < self._disturbed_until else 0.0, self._grace)
         for session, since in self._lost.items():
             if began - since >= grace:
                 self._dying[session] = timedelta(seconds=began - since)
-        if sessions.known <= 1:
-            return ALONE  # there is none to watch, until news of another one comes
         waiting = [since + grace - now for session, since in self._lost.items() if session not in self._dying]
-        return max(0.0, min([self._pause, *waiting]))
+        # Alone, there is none to watch, until news of another one comes.
+        pause = ALONE if sessions.known <= 1 else max(0.0, min([self._pause, *waiting]))
+        self._due = now + pause
+        return pause
 
     async def _rescue_all(self) -> None:
         for (worker, key), lost_for in list(self._dying.items()):

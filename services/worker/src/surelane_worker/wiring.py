@@ -13,20 +13,21 @@ from typing import Any
 from surelane import __version__
 from surelane.calls import Pool
 from surelane.codec import SealedError, codec_of
-from surelane.errors import SettingsError, SurelaneError
+from surelane.errors import INSTALL, SettingsError, SurelaneError
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations
 from surelane_service.logs import configure_logs, get_logger
+from surelane_service.manifest import bot_events, found_manifest, slash_commands
 from surelane_service.pool import LOCK_TIMEOUT, opened_pool
 from surelane_service.probes import private_app, serving_private
 from surelane_service.service_settings import load_settings, warn_of_misspelled, warn_of_unverified
-from surelane_service.subscriptions import doubts, untaken
+from surelane_service.subscriptions import TYPES, doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, CONNECTIONS, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.builtin import questions
 from surelane_worker.builtin.messages import Authors, failure_hooks
 from surelane_worker.duties import beside
-from surelane_worker.extensions import adapted, extension_for, extensions, start_extensions
+from surelane_worker.extensions import adapted, extension_for, extensions, package_of, start_extensions
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.observing.metrics import Metrics
@@ -124,12 +125,22 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         raise SettingsError(
             "SLACK_BOT_TOKEN is not set, nor SLACK_CLIENT_SECRET: the built-in handlers need a token to answer in Slack"
         )
-    taken = settings.event_types
-    warn_of_doubts(_kinds(loaded), taken, settings.subscriptions)
+    manifest = settings.manifest or _beside(settings.handlers)
+    subscribed = bot_events(manifest)
+    warn_of_doubts(_kinds(loaded), settings.event_types, subscribed, slash_commands(manifest))
     together = with_answers(loaded, settings) if settings.answers else loaded
+    taken = subscribed if settings.event_types is None else settings.event_types
     if taken is not None:
         warn_of_untaken(_kinds(together), taken)
     return together
+
+
+def _beside(path: str) -> Path | None:
+    """Return the manifest beside the handlers: in their module's folder, or in one above it within the package."""
+    name = path.partition(":")[0]
+    module = sys.modules[name]
+    depth = name.count(".") + (2 if hasattr(module, "__path__") else 1)
+    return found_manifest(*Path(module.__file__).parents[:depth]) if module.__file__ else None
 
 
 def _kinds(handlers: Handlers) -> set[str]:
@@ -162,7 +173,7 @@ def handlers_from(found: object, path: str) -> Handlers:
         return handlers
     sort = type(found).__name__
     if (package := extension_for(found)) is not None:
-        raise HandlersError(f"{SETTING}: {path} is a {sort}; install what runs it: pip install {package}")
+        raise HandlersError(f"{SETTING}: {path} is a {sort}; install what runs it: {INSTALL} {package}")
     raise HandlersError(f"{SETTING}: {path} is a {sort}, not a surelane_worker.Handlers")
 
 
@@ -177,8 +188,11 @@ def load_named(path: str) -> Any:  # noqa: ANN401 - what a team wrote
         module = importlib.import_module(module_name)
     except HandlersError:
         raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        if (package := package_of(error)) is not None:
+            reason = f"it needs {package}, which is not installed: {INSTALL} {package}"
+            raise HandlersError(f"{SETTING}: cannot import {module_name}: {reason}") from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())  # the last line is what people look at
         raise HandlersError(f"{SETTING}: cannot import {module_name}: {reason}") from error
     found = getattr(module, attribute, None)
     if found is None:
@@ -187,13 +201,16 @@ def load_named(path: str) -> Any:  # noqa: ANN401 - what a team wrote
 
 
 def warn_of_doubts(
-    kinds: Collection[str], taken: Collection[str] | None, subscribed: Collection[str] | None = None
+    kinds: Collection[str],
+    taken: Collection[str] | None,
+    subscribed: Collection[str] | None = None,
+    commands: Collection[str] | None = None,
 ) -> None:
     """Log the kinds of handlers whose events can never arrive.
 
-    ``taken``: the event types that ingest takes. ``subscribed``: the event types in the app's manifest.
+    ``taken``: the event types that ingest takes. ``subscribed``, ``commands``: those in the app's manifest.
     """
-    for kind, reason in doubts(kinds, taken, subscribed).items():
+    for kind, reason in doubts(kinds, taken, subscribed, commands).items():
         _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
 
 
@@ -201,7 +218,7 @@ def warn_of_untaken(kinds: Collection[str], taken: Collection[str]) -> None:
     """Log the event types that ingest stores and this worker does not handle."""
     for name in untaken(kinds, taken):
         told = "ingest stores an event type that this worker does not handle; its events wait for a worker that does"
-        _log.warning(told, type=name, setting="SURELANE_EVENT_TYPES")
+        _log.warning(told, type=name, setting=f"{TYPES}, or bot_events of the manifest")
 
 
 def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
@@ -209,7 +226,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     together = Handlers()
     together.include(loaded)
     for extension in extensions():
-        together.include(extension.beside)
+        together.include(extension.beside())
     together.include(questions.handlers)
     if not settings.bot_messages:
         registered_in(together).middlewares.append(Authors())
@@ -224,6 +241,9 @@ async def _serve(stop: asyncio.Event, worker: Assembly) -> None:
     app = private_app(partial(why_unready, queue, stop, worker.claimers[0].failing))
     async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)
+        if stop.is_set():
+            _log.info("stopped")
+            return
         if worker.settings.notifications:  # a pooler counts its own
             await require_connections(worker.pools.looks, CONNECTIONS)
         with suppress(SurelaneError, SealedError):  # the first event of no workspace makes it, too

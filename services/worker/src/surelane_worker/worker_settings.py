@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 from surelane_service.durations import Duration, parse_duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS, SHORTEST_RETENTION
 from surelane_service.service_settings import DEMO_BOT_TOKEN, InstallSettings, split
-from surelane_service.subscriptions import SUBSCRIPTIONS
+from surelane_service.subscriptions import TYPES
 from surelane_worker.remote_agents import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
@@ -46,17 +46,12 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
 
     event_types: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
-        None, validation_alias="SURELANE_EVENT_TYPES"
+        None, validation_alias=TYPES
     )
-    """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
+    """Ingest's setting, if the worker gets it too. The worker warns of handlers whose events cannot arrive."""
 
     bot_messages: bool = Field(False, validation_alias="SURELANE_BOT_MESSAGES")
     """Ingest's setting: messages of other apps' bots are handled."""
-
-    subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
-        None, validation_alias=SUBSCRIPTIONS
-    )
-    """The event types of the app's manifest, where they are known. The worker then warns of others, too."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
     """The bot's token in the one workspace. It is not used where installs are on."""
@@ -87,7 +82,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
     """How long a claim stands without a heartbeat. Heartbeats renew it while its handler runs."""
 
-    session_grace: Duration = Field("5s", validation_alias="SURELANE_SESSION_GRACE", validate_default=True)
+    session_grace: Duration = Field("1s", validation_alias="SURELANE_SESSION_GRACE", validate_default=True)
     """How long a worker whose listening connection broke may take to open another, before its events go to others."""
 
     claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")

@@ -153,8 +153,9 @@ def translating() -> Iterator[None]:
 
 def translated(error: Exception, *, uncertain: bool = False, query: str = "") -> errors.SurelaneError:
     """Return our error for one of :data:`DRIVER_ERRORS`. ``uncertain``: as for :func:`surelane.errors.of_server`."""
-    # The first argument alone: the rest of a PostgresError quotes the row.
-    message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
+    # The first argument alone: the rest of a PostgresError quotes the row. That of an OSError is a number.
+    told = error.args[-1 if isinstance(error, OSError) else 0] if error.args else error
+    message = f"{type(error).__name__}: {told}"
     if isinstance(error, asyncpg.PostgresError):
         severity = error.severity_en or error.severity  # the latter: in the language of its messages
         sqlstate = str(error.sqlstate or "")

@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from surelane.events import Event
-from surelane.json_text import mended
+from surelane.json_text import mended, read_json
 
 if TYPE_CHECKING:
     from surelane.calls import Connection, Pool
@@ -172,7 +172,7 @@ class Codec:
             rest = {name: part for name, part in value.items() if name != _CONTENT}
             return {**rest, **({"message": words[SEALED]} if SEALED in words else words)}
         try:
-            return json.loads(await self.open(json.dumps(value), at)) if has_sealed(value) else value
+            return read_json(await self.open(json.dumps(value), at)) if has_sealed(value) else value
         except SealedError as error:
             if is_sealed(value):
                 return {**value, SEALED: f"cannot be decrypted: {error}"}

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from surelane import calls
-from surelane.errors import UnsupportedConnection
+from surelane.errors import INSTALL, UnsupportedConnection
 
 GROUP = "surelane.drivers"
 """Entry points of this group are named as the library. Each is a module with ``async_driver`` or ``sync_driver``."""
@@ -68,7 +68,7 @@ def _driver(database: object, queue: str, sort: str) -> Driver:
     for library in libraries:
         if library in _EXTENSION and _module(library) is None:
             raise UnsupportedConnection(
-                f"{given} This is a {library} connection; install surelane-drivers: pip install 'surelane[{library}]'"
+                f"{given} This is a {library} connection; install surelane-drivers: {INSTALL} 'surelane[{library}]'"
             )
     raise UnsupportedConnection(f"{given} {_TAKEN}")
 

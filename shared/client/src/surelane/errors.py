@@ -156,6 +156,8 @@ class NotMeasured(SurelaneError):
     """The queue is being measured for the first time."""
 
 
+INSTALL = "pip install --find-links DIRECTORY"
+"""How our packages are installed: from a directory with their wheels, because no index has them."""
 MOST_SHOWN = 300
 """Characters of a message that a log line shows."""
 UNIQUE = "23505"
@@ -183,6 +185,7 @@ _BY_SQLSTATE: dict[str, type[DatabaseRefused]] = {
     UNIQUE: Conflict,
     "55P03": Conflict,
     "42501": Forbidden,
+    "42703": SchemaMissing,
     "42883": SchemaMissing,
     "42P01": SchemaMissing,
     "3F000": SchemaMissing,

@@ -1,5 +1,6 @@
 """Events as values: :class:`Event`, as a worker hands it to its handler, and :class:`Inserted`."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -33,6 +34,7 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
         notes: what earlier claims noted on the event for this one, JSON text of an object. An event that runs
             another one again has some at its first claim: that event.
         workspace: the workspace with whose data key it is encrypted; ``None`` where the service has not determined it.
+        match: where the compiled pattern of the handler's route was found; ``None`` for a string or no route.
     """
 
     id: int
@@ -52,6 +54,7 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
     lane: int | None = None
     notes: str | None = None
     workspace: str | None = None
+    match: re.Match[str] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def payload(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Jobs and workflows as values, and as the JSON texts that SQL functions take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -79,14 +79,20 @@ class Child:
 
 def job_text(job: Job) -> str:
     """Write a job as JSON text, with the current span as the one that enqueues it. It raises as :func:`json_text`."""
-    return json_text(_fields(job))
+    return json_text(_fields(job, _traceparent()))
 
 
 def jobs_text(jobs: Sequence[Job]) -> str:
     """Write jobs as the JSON text of an array. See :func:`job_text`."""
-    return json_text([_fields(job) for job in jobs])
+    traceparent = _traceparent()
+    return json_text([_fields(job, traceparent) for job in jobs])
 
 
-def _fields(job: Job) -> Mapping[str, Any]:
-    given = {field.name: getattr(job, field.name) for field in fields(job)}
-    return {**given, "traceparent": traceparent_of(trace.get_current_span())}
+def _fields(job: Job, traceparent: str | None) -> Mapping[str, Any]:
+    """Return the fields that have a value. The names of the others would take as long as those."""
+    given = {name: value for name in job.__dataclass_fields__ if (value := getattr(job, name)) is not None}
+    return given if traceparent is None else {**given, "traceparent": traceparent}
+
+
+def _traceparent() -> str | None:
+    return traceparent_of(trace.get_current_span())

@@ -43,14 +43,16 @@ def check_text(text: str) -> None:
 
 
 def read_json(text: str) -> Any:  # noqa: ANN401 - any JSON
-    """Read JSON that the database stores. A whole number of more digits than Python reads becomes their text.
+    """Read JSON that the database stores. What Python cannot read becomes text: it must hide nothing beside it.
 
-    PostgreSQL holds 131,072 digits, and Python refuses to read more than 4,300.
+    PostgreSQL holds numbers of 131,072 digits and thousands of levels; Python reads 4,300 digits and 1,000 levels.
     """
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         raise
+    except RecursionError:
+        return text
     except ValueError:
         return json.loads(text, parse_int=_whole)
 

@@ -157,6 +157,13 @@ def edited_message(event: Payload) -> dict[str, Any]:
     return dict(event) if again else {}
 
 
+def names_bot(payload: Payload) -> bool:
+    """Return whether a message mentions the bot of the installation to which Slack reports it."""
+    message, bot = inner_event(payload), text_in(authorization_of(payload).get("user_id"))
+    said = text_in((edited_message(message) or message).get("text")) or ""
+    return message.get("type") == "app_mention" or bool(bot and (f"<@{bot}>" in said or f"<@{bot}|" in said))
+
+
 def said_in(message: Payload) -> tuple[object, list[object]]:
     """Return the text and the ids of the files of a message: what an edit changes."""
     files = message.get("files")

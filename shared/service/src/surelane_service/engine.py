@@ -251,6 +251,14 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
         return await self.calls.call("rescue_events", dead_for)
 
+    async def dead_share(self) -> float | None:
+        """Return the live queue's dead rows as a share of what is worth a vacuum; ``None``: this role may not."""
+        return await self.calls.call("dead_share")
+
+    async def vacuum(self) -> None:
+        """Remove the dead rows of the live queue. It waits for no lock, and excludes no one."""
+        await self.calls.fetchval("vacuum (skip_locked, index_cleanup auto, truncate false) agent.event")
+
     async def schema_version(self) -> tuple[str, str]:
         return await schema_version(self.calls)
 

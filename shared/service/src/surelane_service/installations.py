@@ -2,6 +2,7 @@
 
 An installation belongs to a workspace or to a whole Enterprise Grid organization. Its rows are the bot's and one per
 person who installed. Tokens are sealed for their row before they are sent to the database (ADRs 0066 and 0067).
+A person's account at another server is such a row, too: see :meth:`Owner.at`.
 """
 
 import json
@@ -57,6 +58,11 @@ class Owner(NamedTuple):
     def arguments(self) -> tuple[bool, str]:
         """It, as the SQL functions take it."""
         return self.enterprise_wide, self.identity
+
+    @classmethod
+    def at(cls, server: str, workspace: str) -> Self:
+        """Return the owner of the accounts that people of a workspace have at a server, which a word names."""
+        return cls(f"{workspace} {server}")
 
     def place(self, user_id: str) -> str:
         """Return the place for which a row's tokens are sealed."""
@@ -121,6 +127,10 @@ class Installations:
         given = bot.to_dict_for_copying()
         owner = Owner.of(bot.enterprise_id, bot.team_id, bot.is_enterprise_install)
         await self._save(owner, given, [(BOT, _BOT_DETAILS, _BOT_TOKENS, given["bot_token_expires_at"])])
+
+    async def add_account(self, owner: Owner, user_id: str) -> None:
+        """Add a row without tokens, unless there is one. What it holds comes by a refresh."""
+        await self._database.call("add_account", owner.identity, user_id, self._sealed(owner, user_id, {}))
 
     async def _save(self, owner: Owner | None, given: Mapping[str, Any], rows: Sequence[_Row]) -> None:
         if owner is None:

@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import MutableMapping
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,10 @@ EXPORT_PAUSE = 60.0
 
 development = SimpleNamespace(on=False)
 """Whether exceptions' messages are written too. They may quote what people wrote: for a developer's terminal only."""
+
+_service: ContextVar[str | None] = ContextVar("service", default=None)
+"""The service of the current task: `surelane dev` runs all of them in one process."""
+_services: list[str] = []  # of this process; lines of no task have the first one's name
 
 # Without local variables: they hold secrets and people's messages.
 _traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -32,11 +37,13 @@ def configure_logs(service: str, level: str = "info") -> None:
         _add_trace,
     ]
     renderers: list[Any]
+    _service.set(service)
+    _services.append(service)
     if sys.stdout.isatty():
         renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderers = [
-            lambda _, __, line: line | {"service": service},
+            lambda _, __, line: line | {"service": _service.get() or _services[0]},
             structlog.processors.ExceptionRenderer(_types_only),
             structlog.processors.JSONRenderer(),
         ]

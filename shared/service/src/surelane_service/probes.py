@@ -6,6 +6,7 @@ a request must also name a host that no outsider's DNS can point here (DNS rebin
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from http import HTTPStatus
@@ -34,6 +35,8 @@ MAX_HEADERS = 64
 """The most headers of a request to any port. Slack and the proxies on the way send about thirty."""
 LOG_EVERY = 10.0
 """Seconds after a line about connections that were closed, before the next one."""
+OPENED: dict[int, socket.socket] = {}
+"""Listening sockets that this process was given, by port: `surelane dev` keeps them while it replaces the process."""
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
 
 SERVER = "surelane"
@@ -321,9 +324,10 @@ async def serving(
         if limit is not None:
             limit.watch(server)
         try:
-            listener = await asyncio.get_running_loop().create_server(
-                connection, host, port, reuse_address=True
-            )
+            given = OPENED.get(port)
+            at: dict[str, Any] = {"host": host, "port": port, "reuse_address": True}
+            at = {"sock": given.dup()} if given else at
+            listener = await asyncio.get_running_loop().create_server(connection, **at)
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; set {setting} to a free port"

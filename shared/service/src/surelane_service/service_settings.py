@@ -8,6 +8,7 @@ import os
 import string
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from surelane.errors import SettingsError
 from surelane_service.common.connecting import UNVERIFIED, parse, unverified
 from surelane_service.common.secret_files import SUFFIX, SecretFileError, read_secrets
 from surelane_service.logs import get_logger
+from surelane_service.manifest import MANIFEST, found_manifest
 
 OURS = "SURELANE_"
 """How the names of our own settings begin."""
@@ -57,6 +59,10 @@ DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - likewise
 DEMO_CLIENT_ID = "1111111111.2222222222"
 DEMO_CLIENT_SECRET = "surelane-demo-client-secret"  # noqa: S105 - likewise
 DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN, DEMO_CLIENT_SECRET})
+DEVELOPMENT_URL = "operator-url"
+"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for the operator's command.
+
+A second line has the path of the app's manifest, where there is one."""
 
 
 def host_of(url: str) -> str:
@@ -150,12 +156,15 @@ class SealingSettings(ServiceSettings):
 
 
 class InstallSettings(SealingSettings):
-    """The settings of installs by OAuth, which ingest and workers share."""
+    """The settings of the Slack app, which ingest and workers share: its manifest, and installs by OAuth."""
 
     client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
     """The Slack app's client id. With it and the secret, installs are on: each workspace has tokens of its own."""
 
     client_secret: SecretStr | None = Field(None, validation_alias="SLACK_CLIENT_SECRET")
+
+    manifest: Path | None = Field(default_factory=found_manifest, validation_alias=MANIFEST)
+    """The Slack app's manifest. Default: the one in the working directory, if there is one."""
 
     @property
     def installs(self) -> bool:
@@ -188,7 +197,9 @@ def load_settings(kind: type[Loaded], **overrides: Any) -> Loaded:  # noqa: ANN4
     except SecretFileError as error:
         raise SettingsError(f"settings cannot be used:\n  {error}") from None
     except ValidationError as error:
-        lines = [_complaint(problem) for problem in error.errors(include_url=False, include_input=False)]
+        problems = error.errors(include_url=False, include_input=False)
+        # A default that needs other settings cannot be made without them. That is no complaint of its own.
+        lines = [_complaint(each) for each in problems if each["type"] != "default_factory_not_called"]
         raise SettingsError("settings cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
@@ -260,7 +271,7 @@ def warn_of_unverified(url: SecretStr) -> None:
 
 
 def _complaint(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails is private to pydantic-core
-    name = ".".join(str(part) for part in problem["loc"]) or "settings"
+    name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "missing":
         return f"{name} is not set"
-    return f"{name}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{name}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")

@@ -5,12 +5,17 @@ from collections.abc import Collection, Iterable
 
 from surelane.slack import EDITS
 
-TYPES, SUBSCRIPTIONS = "SURELANE_EVENT_TYPES", "SURELANE_SUBSCRIPTIONS"
+TYPES = "SURELANE_EVENT_TYPES"
 DEFAULT_TYPES = frozenset({"app_mention", "message.im"})
-"""The event types that ingest takes unless ``SURELANE_EVENT_TYPES`` names others."""
+"""The event types that ingest takes if neither ``SURELANE_EVENT_TYPES`` nor a manifest names others."""
 COMMAND = "slack.command."
 MESSAGES = tuple(f"slack.message{channel}" for channel in (".im", ".mpim", ".channels", ".groups", ""))
 """The kinds of messages. The last one is of channels of another type."""
+
+AGENTS = "slack.agent_session_stopped"
+"""A kind that workers with agents handle."""
+IN_CHANNELS = ("slack.message.channels", "slack.message.groups", "slack.message.mpim")
+"""The kinds of messages that need not be to the bot. A mention may come under them, too."""
 
 EVENT_TYPES = frozenset(
     """
@@ -44,26 +49,43 @@ INTERACTIONS = frozenset(
 """The types of interactions that Slack documents. They need no subscription."""
 
 
-def doubt(kind: str, taken: Collection[str] | None, subscribed: Collection[str] | None = None) -> str | None:
+def doubt(
+    kind: str,
+    taken: Collection[str] | None,
+    subscribed: Collection[str] | None = None,
+    commands: Collection[str] | None = None,
+) -> str | None:
     """Return why events of a kind can never arrive; ``None`` if they may.
 
-    ``taken``: as ingest's; ``None``: unset. ``subscribed``: the manifest's event types; ``None``: not known.
+    ``taken``: ``SURELANE_EVENT_TYPES``; ``None``: unset. ``subscribed``, ``commands``: the manifest's event types and
+    commands; ``None``: no manifest tells them. Ingest takes the first, else the second, else its default.
     """
     prefix, _, name = kind.partition(".")
-    if prefix != "slack" or name in INTERACTIONS or kind.startswith(COMMAND):
+    if kind.startswith(COMMAND):
+        command = f"/{kind.removeprefix(COMMAND)}"
+        lacks = f"the app's manifest has no command {command}; add below slash_commands: - command: {command}"
+        return None if commands is None or command in commands else lacks
+    if prefix != "slack" or name in INTERACTIONS:
         return None
     if name not in EVENT_TYPES:
         near = difflib.get_close_matches(name, EVENT_TYPES | INTERACTIONS, 1)
         return f"Slack has no event type {name}" + (f"; did you mean {near[0]}?" if near else "")
-    types = DEFAULT_TYPES if taken is None else taken
-    if _among(name, types):
-        lacks = subscribed is not None and not _among(name, subscribed)
-        return f"the app's manifest does not subscribe to {name}" if lacks else None
-    return (
-        f"{TYPES} leaves out {name}"
-        if taken is not None
-        else f"{TYPES} is not set, so ingest leaves out {name}"
-    )
+    if taken is not None and not _among(name, taken):
+        return f"{TYPES} leaves out {name}: add it there, or unset {TYPES} where a manifest is known"
+    if subscribed is not None and not _among(name, subscribed):
+        return f"the app's manifest does not subscribe to {name}; add below bot_events: - {name}"
+    if taken is None and subscribed is None and not _among(name, DEFAULT_TYPES):
+        default = ",".join(sorted(DEFAULT_TYPES))
+        return f"no manifest is known, so ingest leaves out {name}; set {TYPES}={default},{name}"
+    return None
+
+
+def unfollowed(
+    kinds: Collection[str], taken: Collection[str] | None, subscribed: Collection[str] | None = None
+) -> list[str]:
+    """Return why agents do not hear channels' messages that do not name them. ``kinds``: as workers announce them."""
+    heard = [kind for kind in IN_CHANNELS if AGENTS in kinds and kind in kinds]
+    return [why for kind in heard if (why := doubt(kind, taken, subscribed))]
 
 
 def _among(name: str, types: Collection[str]) -> bool:
@@ -72,7 +94,10 @@ def _among(name: str, types: Collection[str]) -> bool:
 
 
 def doubts(
-    kinds: Iterable[str], taken: Collection[str] | None, subscribed: Collection[str] | None = None
+    kinds: Iterable[str],
+    taken: Collection[str] | None,
+    subscribed: Collection[str] | None = None,
+    commands: Collection[str] | None = None,
 ) -> dict[str, str]:
     """Return the kinds whose events can never arrive, and why.
 
@@ -80,7 +105,7 @@ def doubts(
     another one arrives.
     """
     known = set(kinds)
-    found = {kind: reason for kind in sorted(known) if (reason := doubt(kind, taken, subscribed))}
+    found = {kind: reason for kind in sorted(known) if (reason := doubt(kind, taken, subscribed, commands))}
     arriving = not known.isdisjoint(MESSAGES) and not known.intersection(MESSAGES) <= found.keys()
     return {kind: reason for kind, reason in found.items() if not (arriving and kind in MESSAGES)}
 

@@ -14,6 +14,7 @@ class Erased:
     Attributes:
         receipt, key: the number of the erasure's receipt, and the key of its hashes.
         done: this was the last step.
+        left: it was the last one for now: rows refuse, and a later pass begins anew.
         waiting: events that have not ended yet, or that another transaction has locked.
     """
 
@@ -21,6 +22,7 @@ class Erased:
     receipt: int
     key: str
     done: bool
+    left: bool
     waiting: int
 
 
@@ -75,7 +77,8 @@ class Sweeping:
         (row,) = await self.calls.rows("erase_uninstalled", grace, by)
         if row["receipt"] is None:
             return None
-        return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
+        ended = row["place"] == "done", row["place"] == "left"
+        return Erased(row["owner"], row["receipt"], row["key"], *ended, row["waiting"])
 
 
 async def free_groups(calls: Calls) -> None:

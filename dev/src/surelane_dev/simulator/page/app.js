@@ -13,6 +13,7 @@ import {
   workspace,
 } from "./store.js";
 import { composer } from "./composer.js";
+import { drawFrame } from "./icons.js";
 import { buildHome, openTab, renderHome } from "./home.js";
 import { renderModal } from "./modal.js";
 import { asked, place, renderRail } from "./rail.js";
@@ -23,6 +24,7 @@ import { buildTools, renderTools } from "./tools.js";
 const WIDE = "(min-width: 760px)";
 const VERY_WIDE = "(min-width: 1021px)";
 
+drawFrame();
 const main = composer($("composer"), {
   id: "composer-text",
   label: "Message",

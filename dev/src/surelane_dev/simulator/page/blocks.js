@@ -1,6 +1,7 @@
 // Show the blocks of Block Kit, and the task cards of streamed messages.
 import { h } from "./dom.js";
 import { element } from "./elements.js";
+import { icon } from "./icons.js";
 import { emoji, inline, plain, rich, textOf } from "./text.js";
 
 export function task(part) {
@@ -53,6 +54,7 @@ export function block(part, form) {
         (part.elements || []).flatMap((each) => richSection(each)),
       );
     case "table":
+    case "data_table":
       return table(
         part.rows.map((row) => row.map(cell)),
         (part.column_settings || []).map((column) => column?.align || "left"),
@@ -60,13 +62,11 @@ export function block(part, form) {
     case "data_visualization":
       return chart(part);
     case "card":
-      return h(
-        "div",
-        { class: "block card" },
-        h("strong", {}, textOf(part.title)),
-        h("p", { class: "note" }, textOf(part.subtitle)),
-        h("div", { class: "text" }, textOf(part.body)),
-      );
+      return boxed(part, h("p", { class: "note" }, textOf(part.subtitle)), h("div", { class: "text" }, textOf(part.body)));
+    case "carousel":
+      return h("div", { class: "block scrolled" }, part.elements.map((each) => block(each, form)));
+    case "container":
+      return boxed(part, ...part.child_blocks.map((each) => block(each, form)));
     case "task_card":
       return task(part);
     case "plan":
@@ -75,6 +75,8 @@ export function block(part, form) {
       return h("p", { class: "block note" }, `[${part.type}]`);
   }
 }
+
+const boxed = (part, ...inside) => h("div", { class: "block card" }, h("strong", {}, textOf(part.title)), ...inside);
 
 function section(part, form) {
   const fields =
@@ -138,7 +140,7 @@ function chart({ title, chart }) {
   return h(
     "figure",
     { class: "block" },
-    h("figcaption", { class: "plan" }, `📊 ${title} (${chart.type})`),
+    h("figcaption", { class: "plan" }, icon("chart"), ` ${title} (${chart.type})`),
     table(
       figures.map((row) => row.map((each) => [each])),
       figures[0].map((_, at) => (at ? "right" : "left")),
@@ -147,7 +149,7 @@ function chart({ title, chart }) {
 }
 
 // The page loads nothing from elsewhere, so it names images.
-const image = (part) => h("span", { class: "note" }, `🖼 ${part.alt_text || plain(part.title)}`);
+const image = (part) => h("span", { class: "note" }, icon("image"), ` ${part.alt_text || plain(part.title)}`);
 
 let numbers = 0;
 

@@ -1,5 +1,6 @@
 // The message box. In a channel a chip in front mentions the bot; a person can remove it.
 import { h, toast } from "./dom.js";
+import { icon } from "./icons.js";
 import { completion } from "./completion.js";
 import { menuButton } from "./menu.js";
 import { shortcutItems } from "./shortcuts.js";
@@ -10,12 +11,12 @@ const addressable = (channel) => channel && !channel.is_im && workspace().instal
 export function composer(host, { id, label, place, sent = () => {} }) {
   let mention = true;
   const text = h("textarea", { id, rows: 1, "aria-label": label, autocomplete: "off", enterkeyhint: "send" });
-  const send = h("button", { class: "send", "aria-label": "Send", title: "Send (Enter)" }, "➤");
+  const send = h("button", { class: "send", "aria-label": "Send", title: "Send (Enter)" }, icon("send"));
   const chip = h("button", { class: "chip", type: "button", onclick: () => setMention(!mention) });
   const commands = completion(text, id, () => changedText());
   const shortcuts = menuButton({
     label: "Shortcuts",
-    face: "⚡",
+    face: icon("bolt"),
     className: "plain shortcuts",
     items: () => shortcutItems("global"),
     note: "The app has no global shortcuts here.",
@@ -59,9 +60,9 @@ export function composer(host, { id, label, place, sent = () => {} }) {
     chip.setAttribute("aria-label", mention ? "Do not mention the bot" : "Mention the bot");
     text.placeholder = thread
       ? "Reply"
-      : found?.is_im
-        ? `Message ${store.bot.real_name}`
-        : `Message #${found?.name}`;
+      : matchMedia("(max-width: 759px)").matches
+        ? "Message"
+        : `Message ${found?.is_im ? store.bot.real_name : `#${found?.name}`}`;
     send.disabled = !text.value.trim();
   }
 

@@ -2,12 +2,13 @@
 import { combobox } from "./combobox.js";
 import { confirmed } from "./confirm.js";
 import { h } from "./dom.js";
+import { icon } from "./icons.js";
 import { menuButton } from "./menu.js";
 import { store } from "./store.js";
 import { plain, textOf } from "./text.js";
 
 const TYPING_PAUSE = 200; // milliseconds without a key before the app is asked for options
-const ICONS = { trash: "🗑" };
+const ICONS = new Set(["trash"]);
 
 const focusOf = (block, element) => `e-${block.block_id}-${element.action_id}`;
 const optionsOf = (element) =>
@@ -46,7 +47,7 @@ export function element(block, part, form, labelled = {}) {
 // Slack shows a triangle beside a button whose app did not acknowledge in time.
 function unanswered(why) {
   const text = `The app did not acknowledge: ${why}`;
-  return h("span", { class: "unanswered", role: "img", "aria-label": text, title: text }, "⚠");
+  return h("span", { class: "unanswered", role: "img", "aria-label": text, title: text }, icon("warn"));
 }
 
 // Texts, numbers, dates and times are lines of text.
@@ -250,7 +251,7 @@ function iconButton({ part, act, focus }) {
       dataset: { focus },
       onclick: press(part, act),
     },
-    ICONS[part.icon] || plain(part.text),
+    ICONS.has(part.icon) ? icon(part.icon) : plain(part.text),
   );
 }
 
@@ -280,15 +281,15 @@ function feedback({ block, part, form, act, focus }) {
   return h(
     "span",
     { class: "feedback", role: "group", "aria-label": "Feedback" },
-    one("positive_button", "👍"),
-    one("negative_button", "👎"),
+    one("positive_button", icon("up")),
+    one("negative_button", icon("down")),
   );
 }
 
 function overflow({ part, changed, focus }) {
   return menuButton({
     label: "More options",
-    face: "⋯",
+    face: icon("overflow"),
     className: "block-button",
     focus,
     items: () =>

@@ -1,5 +1,6 @@
 // Show a message: its writer, time, text, reactions and thread, and its events' deliveries.
 import { clock, h, toast } from "./dom.js";
+import { icon } from "./icons.js";
 import { emoji, inline, rich } from "./text.js";
 import { deliveriesOf, offered, request, store, workspace } from "./store.js";
 import { block, task } from "./blocks.js";
@@ -8,7 +9,9 @@ import { menuButton } from "./menu.js";
 import { shortcutItems } from "./shortcuts.js";
 import { deliveryLine } from "./delivery.js";
 
-const QUICK = ["+1", "eyes", "white_check_mark", "tada", "heart", "thinking_face"];
+// The reactions that a press gives; they are icons.
+const QUICK = { "+1": "up", eyes: "eyes", white_check_mark: "check", tada: "party" };
+const symbol = (name) => (Object.hasOwn(QUICK, name) ? icon(QUICK[name]) : emoji(name));
 
 export function signatureOf(message, follows, inThread) {
   return JSON.stringify([message, deliveriesOf(message), follows, inThread, store.user, workspace().installed]);
@@ -67,11 +70,11 @@ function partner({ user }) {
 
 export function avatar(id, name) {
   const bot = store.users.get(id)?.is_bot;
-  const hue = [...id].reduce((sum, letter) => sum * 31 + letter.charCodeAt(0), 7) % 6;
+  const hue = ([...store.users.keys()].indexOf(id) + 6) % 6;
   return h(
     "span",
     { class: `avatar hue${hue}${bot ? " bot" : ""}`, "aria-hidden": "true" },
-    bot ? "🤖" : name[0],
+    bot ? icon("robot") : name[0],
   );
 }
 
@@ -104,7 +107,7 @@ function file(each) {
   return h(
     "a",
     { class: "file", href: path, download: each.name },
-    h("span", { class: "file-icon", "aria-hidden": "true" }, "📄"),
+    h("span", { class: "file-icon", "aria-hidden": "true" }, icon("file")),
     h("span", {}, name, h("small", {}, `${each.name === name ? "" : `${each.name} · `}${size}`)),
   );
 }
@@ -146,7 +149,7 @@ function reactions(message) {
           dataset: { focus: `r-${name}` },
           onclick: () => react(message, name),
         },
-        emoji(name),
+        symbol(name),
         " ",
         h("span", {}, String(count)),
       );
@@ -185,7 +188,7 @@ function actions(message, inThread, openThread) {
   return h(
     "div",
     { class: "hover", role: "group", "aria-label": "Message actions" },
-    QUICK.slice(0, inThread ? 3 : 4).map((name) =>
+    Object.keys(QUICK).map((name) =>
       h(
         "button",
         {
@@ -194,7 +197,7 @@ function actions(message, inThread, openThread) {
           title: `:${name}:`,
           onclick: () => react(message, name),
         },
-        emoji(name),
+        symbol(name),
       ),
     ),
     !inThread &&
@@ -206,12 +209,12 @@ function actions(message, inThread, openThread) {
           title: "Reply in thread",
           onclick: () => openThread(message.thread_ts || message.ts),
         },
-        "💬",
+        icon("speech"),
       ),
     offered("shortcuts").some(({ type }) => type === "message") &&
       menuButton({
         label: "Message shortcuts",
-        face: "⋮",
+        face: icon("more"),
         focus: "more",
         items: () => shortcutItems("message", message),
       }),
@@ -219,7 +222,7 @@ function actions(message, inThread, openThread) {
       h(
         "button",
         { class: "plain", "aria-label": "Delete the message", title: "Delete", onclick: remove },
-        "🗑",
+        icon("trash"),
       ),
   );
 }

@@ -1,6 +1,7 @@
 // Show the app's modals: the uppermost of up to three.
 import { block, showErrors } from "./blocks.js";
 import { $, h, toast } from "./dom.js";
+import { icon } from "./icons.js";
 import { viewForm } from "./form.js";
 import { request, store } from "./store.js";
 import { plain } from "./text.js";
@@ -81,7 +82,7 @@ function frame(view, form, covers) {
           "aria-label": "Close",
           onclick: () => close(view, form, true),
         },
-        "✕",
+        icon("close"),
       ),
     ),
     body,

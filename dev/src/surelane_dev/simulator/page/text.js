@@ -44,8 +44,13 @@ export const EMOJI = {
   raised_hands: "🙌",
 };
 
+// A machine without a font of emoji draws the same box for all. Then their names are shown.
+const pen = document.createElement("canvas").getContext("2d");
+pen.font = "20px sans-serif";
+const [drawn, box] = ["👀", "\u{1fffe}"].map((sign) => pen.measureText(sign).width);
+
 // Own names only: `:constructor:` is no emoji.
-const known = (name) => (Object.hasOwn(EMOJI, name) ? EMOJI[name] : null);
+const known = (name) => (drawn !== box && Object.hasOwn(EMOJI, name) ? EMOJI[name] : null);
 export const emoji = (name) => known(name.split("::")[0]) || `:${name}:`;
 const unescape = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 

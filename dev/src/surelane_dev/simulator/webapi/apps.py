@@ -1,4 +1,4 @@
-"""Serve ``apps.*``, ``oauth.v2.access`` and ``auth.revoke``."""
+"""Serve ``apps.*``, ``oauth.v2.access``, ``openid.connect.*`` and ``auth.revoke``."""
 
 from surelane_dev.simulator.installs import Grant
 from surelane_dev.simulator.webapi.call import ApiError, MethodCall
@@ -20,6 +20,19 @@ def access(call: MethodCall) -> JSON:
     if call.text("grant_type") == "refresh_token":
         return call.slack.installs.refresh(call.text("refresh_token"))
     return call.slack.installs.exchange(call.text("code"), call.text("redirect_uri"))
+
+
+def sign_in(call: MethodCall) -> JSON:
+    """Exchange the code of a person who signed in, for a token that tells who it is."""
+    person = access(call)["authed_user"]
+    return {"access_token": person["access_token"], "token_type": "Bearer"}
+
+
+def user_info(call: MethodCall) -> JSON:
+    """Say who signed in."""
+    grant = _grant(call)
+    about = {"user_id": grant.user_id, "team_id": grant.workspace.team_id}
+    return {"sub": grant.user_id, **{f"https://slack.com/{name}": value for name, value in about.items()}}
 
 
 def revoke(call: MethodCall) -> JSON:

@@ -79,8 +79,10 @@ METHODS: Mapping[str, Method] = {
     "assistant.threads.setSuggestedPrompts": Method(
         assistant.set_suggested_prompts, ("channel_id", "prompts"), "chat:write", 50
     ),
-    "agents.sessions.setStatus": Method(assistant.set_session_status, ("channel_id", "status"), "chat:write"),
-    "agents.sessions.rename": Method(assistant.rename_session, ("channel_id", "title"), "chat:write"),
+    "agents.sessions.setStatus": Method(
+        assistant.set_session_status, ("channel_id", "status"), "chat:write", 50
+    ),
+    "agents.sessions.rename": Method(assistant.rename_session, ("channel_id", "title"), "chat:write", 50),
     "views.open": Method(views.open_view, _VIEW, None, 100),
     "views.push": Method(views.push_view, _VIEW, None, 100),
     "views.update": Method(views.update_view, ("view",), None, 100),
@@ -98,6 +100,10 @@ METHODS: Mapping[str, Method] = {
     "bookmarks.remove": Method(pins.remove_bookmark, ("bookmark_id", "channel_id"), "bookmarks:write"),
     "bookmarks.list": Method(pins.list_bookmarks, ("channel_id",), "bookmarks:read", 50),
     "oauth.v2.access": Method(apps.access, per_minute=100, needs_token=False, reads_json=False),
+    "openid.connect.token": Method(apps.sign_in, per_minute=100, needs_token=False, reads_json=False),
+    "openid.connect.userInfo": Method(
+        apps.user_info, per_minute=100, reads_json=False, takes_user_token=True
+    ),
     "auth.revoke": Method(apps.revoke, per_minute=50, reads_json=False, takes_user_token=True),
     "apps.uninstall": Method(
         apps.uninstall, ("client_id", "client_secret"), None, 1, reads_json=False, takes_user_token=True

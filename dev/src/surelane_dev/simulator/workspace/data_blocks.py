@@ -56,6 +56,10 @@ def _check_table(block: JSON) -> None:
     _need(all(1 <= len(row) <= MOST_COLUMNS for row in rows), "a row's cells")
     _need(len(columns) <= MOST_COLUMNS, "column_settings")
     _need(all((each or {}).get("align", "left") in ("left", "center", "right") for each in columns), "align")
+    _check_cells(rows)
+
+
+def _check_cells(rows: list[list[JSON]]) -> None:
     cells = [cell for row in rows for cell in row]
     _need(all(cell["type"] in CELLS and _words(cell) for cell in cells), "a cell")
     _need(sum(len(_words(cell)) for cell in cells) <= LONGEST_TABLE, "a table's length")
@@ -86,8 +90,7 @@ def _check_data_table(block: JSON) -> None:
     header, *rows = block["rows"]
     _need(all(len(row) == len(header) for row in rows), "rows of one length")
     _need(all(cell["type"] != "rich_text" for cell in header), "a cell of the header")
-    cells = [cell for row in block["rows"] for cell in row]
-    _need(all(cell["type"] in CELLS and _words(cell) for cell in cells), "a cell")
+    _check_cells(block["rows"])
 
 
 def _check_container(block: JSON) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from surelane_dev.simulator.workspace.model import Channel, Group, User, by_id
@@ -71,6 +72,14 @@ def _workspace(
     direct = (Channel(f"D{each.id[1:]}", each.name, {each.id, bot.id}, peer=each.id) for each in people)
     channels = {room.id: room for room in (*rooms, *direct)}
     return Workspace(name=name, bot=bot, users=by_id((*people, bot)), channels=channels, **more)
+
+
+def name_bot(workspace: Workspace, name: str, real_name: str) -> None:
+    """Give the bot the names of its app's manifest."""
+    bot = workspace.bot = replace(workspace.bot, name=name, real_name=real_name)
+    workspace.users[bot.id] = bot
+    for channel in workspace.channels.values():
+        channel.topic = channel.topic.replace("@Surelane", f"@{real_name}")
 
 
 def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:

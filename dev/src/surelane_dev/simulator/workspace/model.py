@@ -17,6 +17,14 @@ class User:
     real_name: str
     is_bot: bool = False
     is_admin: bool = False
+    is_restricted: bool = False
+    """Whether it is a guest."""
+    title: str = ""
+    tz: str = "Etc/UTC"
+    tz_offset: int = 0
+    """Seconds of local time before UTC's."""
+    deleted: bool = False
+    """Whether the account is deactivated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,13 +97,16 @@ def user_json(workspace: Workspace, user: User) -> JSON:
         **dict.fromkeys(("real_name", "real_name_normalized"), user.real_name),
         **dict.fromkeys(("display_name", "display_name_normalized"), user.name),
         "team": workspace.team_id,
+        "title": user.title,
     }
     if user.is_bot:
         profile |= {"api_app_id": workspace.app_id, "bot_id": workspace.bot_id}
     else:
         profile["email"] = f"{user.name}@example.com"
-    names = ("id", "name", "real_name", "is_admin", "is_bot")
+    names = ("id", "name", "real_name", "deleted", "is_admin", "is_bot", "is_restricted", "tz", "tz_offset")
     shape: JSON = {name: getattr(user, name) for name in names} | {"team_id": workspace.team_id}
-    shape |= dict.fromkeys(("deleted", "is_owner", "is_app_user"), False)
-    shape |= {"tz": "Etc/UTC", "tz_label": "Coordinated Universal Time", "tz_offset": 0}
+    shape |= dict.fromkeys(("is_owner", "is_app_user", "is_ultra_restricted"), False)
+    if workspace.enterprise_id:
+        shape["enterprise_user"] = {"enterprise_id": workspace.enterprise_id, "teams": [workspace.team_id]}
+    shape |= {"tz_label": "Coordinated Universal Time" if user.tz == "Etc/UTC" else user.tz}
     return shape | {"updated": 1700000000, "profile": profile}

@@ -1,6 +1,8 @@
 -- Turn a migrated database into one of virtual time. Run once, as a superuser.
 create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
 return pg_catalog.to_timestamp(pg_catalog.current_setting('simulation.now')::float8);
+-- The statistics are the server's own, of all that ran here before: no worker vacuums by them.
+create or replace function agent.dead_share() returns float8 language sql return null::float8;
 -- Called stable, as a condition without a column then holds before anything else of its query runs.
 create function agent.clock_is(_now text, _worker text) returns boolean language plpgsql stable as $$
 begin

@@ -37,7 +37,7 @@ where c.relhassubclass or pg_relation_size(c.oid) > 0
 """
 TOLD = "notified "
 CHANGES = re.compile(r"\b(insert into|update agent|delete from)\b")
-LOOKS = re.compile(r"agent\.(watch_sessions|peek_lanes|rescue_events|sweep_events|free_groups)\(")
+LOOKS = re.compile(r"agent\.(watch_sessions|peek_lanes|rescue_events|sweep_events|free_groups|dead_share)\(")
 """Statements that idle workers repeat."""
 
 _connect = asyncpg.connect

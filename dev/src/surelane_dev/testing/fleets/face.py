@@ -38,7 +38,7 @@ from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.watching import Watchdog
-from surelane_worker.slack.notes import ordinal_of
+from surelane_worker.slack.marks import ordinal_of
 from surelane_worker.wiring import with_answers
 from surelane_worker.worker_settings import WorkerSettings
 

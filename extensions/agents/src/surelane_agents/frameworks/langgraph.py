@@ -4,38 +4,29 @@ No checkpointer is needed: an attempt runs the graph from its beginning, with th
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from typing import Any, overload
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, ToolMessage, message_to_dict, messages_from_dict
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessageChunk, ToolMessage, message_to_dict, messages_from_dict
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableBinding
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 
-from surelane_agents.frameworks.storing import once, once_or_told
-from surelane_worker.handling.context import Context
+from surelane_agents.frameworks.storing import once, once_or_told, streamed
+from surelane_worker import Context
 
 SERDE = JsonPlusSerializer()
+Wrapped = TypeVar("Wrapped", BaseChatModel, BaseTool)
 
 
-@overload
-def durable(wrapped: BaseChatModel, ctx: Context, *, name: str = "model") -> BaseChatModel: ...
-@overload
-def durable(wrapped: BaseTool, ctx: Context, *, name: str | None = None) -> BaseTool: ...
-def durable(
-    wrapped: BaseChatModel | BaseTool, ctx: Context, *, name: str | None = None
-) -> BaseChatModel | BaseTool:
+def durable(wrapped: Wrapped, ctx: Context, *, name: str | None = None) -> Wrapped:
     """Return the model with a step for each response, or the tool with a step for each call.
 
-    Other code of the graph runs again in each attempt. A tool may return what it likes, such as a ``Command``.
-
-    Args:
-        ctx: the handler's context.
-        name: of the steps: ``model``, or the tool's name. Models that are asked at once need names of their own, and so
-            do tools that are called at once without the id of a call.
+    ``name``: of the steps: by default ``model``, or the tool's name. Models that are asked at once need names of their
+    own, and so do tools that are called at once without the id of a call.
     """
     if isinstance(wrapped, BaseTool):
         same = {each: getattr(wrapped, each) for each in ("description", "args_schema", "return_direct")}
@@ -63,18 +54,33 @@ class _GraphModel(BaseChatModel):
     def _generate(self, *_: Any, **__: Any) -> ChatResult:
         raise NotImplementedError("a durable model is asynchronous: use ainvoke")
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,  # noqa: ARG002 - langchain's
-        **named: Any,
-    ) -> ChatResult:
+    async def _agenerate(self, messages: Any, stop: Any = None, *_: Any, **named: Any) -> ChatResult:
         async def ask() -> dict[str, Any]:
             return message_to_dict(await self.wrapped.ainvoke(messages, stop=stop, **named))
 
         (message,) = messages_from_dict([await once(self.ctx, self.step, ask)])
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def _astream(
+        self, messages: Any, stop: Any = None, *_: Any, **named: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        named.pop("run_manager", None)  # which hears the parts from this model
+
+        async def read(add: Callable[[Any], None]) -> dict[str, Any]:
+            whole = AIMessageChunk(content="")
+            # The handlers of the run do not hear the parts from the wrapped model, too.
+            async for part in self.wrapped.astream(messages, {"callbacks": []}, stop=stop, **named):
+                whole = part if not whole.id else whole + part
+                add(part.model_copy())
+            return message_to_dict(whole)
+
+        async with streamed(self.ctx, self.step, read) as live:
+            async for part in live:
+                yield ChatGenerationChunk(message=part)
+            if not live.begun:
+                (message,) = messages_from_dict([await live.step])
+                assert isinstance(message, AIMessageChunk)  # noqa: S101 - it is what read returned
+                yield ChatGenerationChunk(message=message)
 
 
 class _GraphTool(BaseTool):

@@ -1,17 +1,22 @@
 """Run an agent of the OpenAI Agents SDK: ``Runner.run(durable(agent, ctx), "…", session=durable(session, ctx))``."""
 
+from collections.abc import AsyncIterator, Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, overload
+from functools import partial
+from typing import Any, TypeVar
 
 import agents
+from agents.items import TResponseStreamEvent
 from agents.memory import OpenAIConversationsSession, OpenAIResponsesCompactionSession
 from agents.tool_context import ToolContext
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from surelane_agents.frameworks.storing import once, once_or_told
-from surelane_worker.handling.context import Context
+from surelane_agents.frameworks.storing import once, once_or_told, streamed
+from surelane_worker import Context
+from surelane_worker.handling.shapes import StepMismatchError
 
 HOSTED = (
     agents.CodeInterpreterTool,
@@ -23,47 +28,35 @@ HOSTED = (
 """Tools that the model's server runs: their results are parts of its responses."""
 KEPT_ELSEWHERE = OpenAIConversationsSession, OpenAIResponsesCompactionSession
 """Sessions whose items their server changes, so they cannot be told from new ones."""
+FAILED = "response.incomplete", "response.failed", "response.error", "error"
+"""Events that end a stream without a response that can be used."""
 EVERYTHING = 2**31 - 1
 """More items than any session has, in place of the limit that it may have by default."""
+ASKED = "surelane_asked"
+"""How many items a stored response answers."""
 RESPONSE = TypeAdapter(agents.ModelResponse)
+Wrapped = TypeVar("Wrapped", agents.Agent[Any], agents.Session)
 
 
-@overload
 def durable(
-    wrapped: agents.Agent[Any],
-    ctx: Context,
-    *,
-    name: str = "model",
-    provider: agents.ModelProvider | None = None,
-) -> agents.Agent[Any]: ...
-@overload
-def durable(wrapped: agents.Session, ctx: Context, *, name: str = "session") -> agents.Session: ...
-def durable(
-    wrapped: agents.Agent[Any] | agents.Session,
-    ctx: Context,
-    *,
-    name: str | None = None,
-    provider: agents.ModelProvider | None = None,
-) -> agents.Agent[Any] | agents.Session:
+    wrapped: Wrapped, ctx: Context, *, name: str | None = None, provider: agents.ModelProvider | None = None
+) -> Wrapped:
     """Return a copy of the agent with a step for each response of its model and each call of a function tool.
 
-    Agents that it hands over to are durable, too. An agent used as a tool is one step. Guardrails and hooks run again
-    in each attempt. Tools should return JSON. ``Runner.run_streamed`` is not supported, and neither is a model in
-    ``RunConfig``, which takes the place of the durable one.
-
-    Of a session: return one that later attempts read as it was, and whose items they do not write again.
+    Agents that it hands over to are durable, too. A session's copy is read by later attempts as it was, and its items
+    are written once.
 
     Args:
-        ctx: the handler's context.
-        name: of the steps. Agents that run at once need names of their own, and so do sessions.
+        wrapped, ctx: the agent or the session, and the handler's context.
+        name: of the steps: by default ``model`` or ``session``. What runs at once needs names of its own.
         provider: where models come from that an agent has by name; by default the SDK's own provider.
 
     Raises:
-        TypeError: the agent has MCP servers, or a tool that runs on this machine and is no function tool; or the
-            session's items are changed by its server.
+        TypeError: a tool runs on this machine and is no function, or a session's server changes its items.
     """
     if isinstance(wrapped, agents.Agent):
-        return _Durable(ctx, provider or agents.MultiProvider(), name or "model").agent(wrapped)
+        durables = _Durable(ctx, provider or agents.MultiProvider(), name or "model")
+        return durables.agent(wrapped)  # type: ignore[return-value]  # an agent is no session
     if isinstance(wrapped, KEPT_ELSEWHERE):
         raise TypeError(
             f"{type(wrapped).__name__} cannot be durable: use one that keeps items, such as SQLiteSession"
@@ -83,17 +76,22 @@ class _Durable:
     def agent(self, agent: agents.Agent[Any]) -> agents.Agent[Any]:
         if id(agent) in self.copies:
             return self.copies[id(agent)]
-        if agent.mcp_servers:
-            raise TypeError(f"agent {agent.name} has MCP servers, whose calls cannot be stored")
         model = agent.model if isinstance(agent.model, agents.Model) else self.provider.get_model(agent.model)
         tools = [self._tool(each) for each in agent.tools]
         made = agent.clone(model=_OpenAIModel(model, self.ctx, self.name), tools=tools)
         self.copies[id(agent)] = made
+
+        made.get_mcp_tools = partial(self._served, agent)  # type: ignore[method-assign]
         made.handoffs = [
             self._handoff(each) if isinstance(each, agents.Handoff) else self.agent(each)
             for each in agent.handoffs
         ]
         return made
+
+    async def _served(
+        self, agent: agents.Agent[Any], run_context: agents.RunContextWrapper[Any]
+    ) -> list[agents.Tool]:
+        return [self._tool(each) for each in await agent.get_mcp_tools(run_context)]
 
     def _handoff(self, handoff: agents.Handoff[Any, Any]) -> agents.Handoff[Any, Any]:
         async def hand_over(context: agents.RunContextWrapper[Any], arguments: str) -> agents.Agent[Any]:
@@ -130,18 +128,56 @@ class _OpenAIModel(agents.Model):
         self.wrapped, self.ctx, self.name = wrapped, ctx, name
 
     async def get_response(self, *given: Any, **named: Any) -> agents.ModelResponse:
+        asked = named["input"] if "input" in named else given[1]
+
         async def ask() -> Any:
-            return _dumped(await self.wrapped.get_response(*given, **named))
+            response = await self.wrapped.get_response(*given, **named)
+            # By their Python names, such as async_, its fields would come back as others.
+            dumped = RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True)
+            return dumped | {ASKED: len(asked)}
 
-        return RESPONSE.validate_python(await once(self.ctx, self.name, ask))
+        return RESPONSE.validate_python(_checked(await once(self.ctx, self.name, ask), asked))
 
-    def stream_response(self, *given: Any, **named: Any) -> Any:
-        raise NotImplementedError("a stream cannot be stored as a step: use Runner.run")
+    async def stream_response(self, *given: Any, **named: Any) -> AsyncIterator[TResponseStreamEvent]:
+        asked = named["input"] if "input" in named else given[1]
+
+        async def read(add: Callable[[Any], None]) -> Any:
+            async for event in self.wrapped.stream_response(*given, **named):
+                if event.type in FAILED:
+                    raise agents.ModelBehaviorError(f"the model's response ended: {event.type}")
+                if isinstance(event, ResponseCompletedEvent):
+                    return event.to_dict(mode="json", warnings=False) | {ASKED: len(asked)}
+                add(event)
+            raise agents.ModelBehaviorError("the model's response broke off")
+
+        async with streamed(self.ctx, self.name, read) as live:
+            async for event in live:
+                yield event
+            done = ResponseCompletedEvent.construct(**_checked(await live.step, asked))
+            for event in () if live.begun else _said(done.response):
+                yield event
+            yield done
 
 
-def _dumped(response: agents.ModelResponse) -> Any:
-    """Return a response as JSON. By their Python names, such as ``async_``, its fields would come back as others."""
-    return RESPONSE.dump_python(response, mode="json", by_alias=True, exclude_unset=True)
+def _checked(stored: Any, asked: Any) -> Any:
+    """Return a stored response. Refuse a question that has the first attempt's twice, as of a plain session."""
+    count = stored.pop(ASKED, None)
+    if count and isinstance(asked, list) and len(asked) > count and asked[count - 1] == asked[-1]:
+        raise StepMismatchError(
+            "the session has this run's items from an earlier attempt: give it as durable(session, ctx)"
+        )
+    return stored
+
+
+def _said(response: Response) -> Iterator[TResponseStreamEvent]:
+    """Return a stored response's texts as events, each at once."""
+    for index, item in enumerate(response.output):
+        for place, part in enumerate(item.content if item.type == "message" else ()):
+            if part.type == "output_text":
+                where: Any = {"item_id": item.id, "output_index": index, "content_index": place}
+                yield ResponseTextDeltaEvent.construct(
+                    type="response.output_text.delta", delta=part.text, **where
+                )
 
 
 class _Session(agents.SessionABC):

@@ -1,40 +1,33 @@
 """Run an agent of pydantic-ai: ``with durable(agent, ctx) as agent: await agent.run("…")``."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+import pydantic_ai as ai
 from pydantic import TypeAdapter
-from pydantic_ai import Agent, ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
+from pydantic_ai import AbstractToolset, ModelSettings, ToolsetTool, WrapperToolset, models
 from pydantic_ai.agent import WrapperAgent
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
-from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRun
-from pydantic_ai.settings import ModelSettings
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
-from surelane_agents.frameworks.storing import once, once_or_told
+from surelane_agents.frameworks.storing import once, once_or_told, streamed
 from surelane_service.lifecycle import outside
-from surelane_worker.handling.context import Context
+from surelane_worker import Context
 
-RETURN: TypeAdapter[ToolReturn[Any]] = TypeAdapter(ToolReturn)
+RETURN: TypeAdapter[ai.ToolReturn[Any]] = TypeAdapter(ai.ToolReturn)
 """Reads and writes what tools return, with the images in it."""
 
 
 @contextmanager
-def durable(agent: Agent[Any, Any], ctx: Context, *, name: str = "model") -> Iterator[WrapperAgent[Any, Any]]:
+def durable(
+    agent: ai.Agent[Any, Any], ctx: Context, *, name: str = "model"
+) -> Iterator[WrapperAgent[Any, Any]]:
     """Store each response of the agent's model and each call of its tools as a step, within the block.
 
-    The block gets the agent in a form that also stores the calls of toolsets that a run is given, as
-    ``agent.run("…", toolsets=[…])``. A run of the agent itself leaves these out. Tools' results go through JSON, as
-    ``ToolReturn`` does. Output validators and history processors run again in each attempt. ``agent.run_stream`` is not
-    supported.
-
-    Args:
-        agent, ctx: the agent, and the handler's context.
-        name: of the steps. Agents that run at once need names of their own.
+    The block gets the agent in a form that also stores the calls of toolsets that a run is given. Tools' results go
+    through JSON, as ``ToolReturn`` does. ``name``: of the steps. Agents that run at once need names of their own.
 
     Raises:
         TypeError: the agent has no model.
@@ -42,7 +35,7 @@ def durable(agent: Agent[Any, Any], ctx: Context, *, name: str = "model") -> Ite
     if agent.model is None:
         raise TypeError("a durable agent needs a model of its own: Agent(model, …)")
     toolsets = [_PydanticTools(each, ctx, name) for each in agent.toolsets]
-    model = _PydanticModel(infer_model(agent.model), ctx, name)
+    model = _PydanticModel(models.infer_model(agent.model), ctx, name)
     with agent.override(model=model, toolsets=toolsets, tools=[]):
         yield _Given(agent, toolsets, ctx, name)
 
@@ -51,7 +44,7 @@ class _Given(WrapperAgent[Any, Any]):
     """An agent whose runs may be given toolsets."""
 
     def __init__(
-        self, wrapped: Agent[Any, Any], own: Sequence[AbstractToolset[Any]], ctx: Context, name: str
+        self, wrapped: ai.Agent[Any, Any], own: Sequence[AbstractToolset[Any]], ctx: Context, name: str
     ) -> None:
         super().__init__(wrapped)
         self._own, self._ctx, self._name = own, ctx, name
@@ -69,26 +62,75 @@ class _Given(WrapperAgent[Any, Any]):
 class _PydanticModel(WrapperModel):
     """A model whose responses are steps."""
 
-    def __init__(self, wrapped: Model, ctx: Context, name: str) -> None:
+    def __init__(self, wrapped: models.Model, ctx: Context, name: str) -> None:
         super().__init__(wrapped)
         self._ctx, self._name = ctx, name
 
-    async def request(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
+    async def request(self, *given: Any, **named: Any) -> ai.ModelResponse:
         async def ask() -> Any:
-            response = await self.wrapped.request(messages, model_settings, model_request_parameters)
-            return ModelMessagesTypeAdapter.dump_python([response], mode="json")
+            response = await self.wrapped.request(*given, **named)
+            return ai.ModelMessagesTypeAdapter.dump_python([response], mode="json")
 
-        (response,) = ModelMessagesTypeAdapter.validate_python(await once(self._ctx, self._name, ask))
-        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
-        return response
+        return _response(await once(self._ctx, self._name, ask))
 
-    def request_stream(self, *given: Any, **named: Any) -> Any:
-        raise NotImplementedError("a stream cannot be stored as a step: use agent.run")
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ai.ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: models.ModelRequestParameters,
+        run_context: ai.RunContext[Any] | None = None,
+    ) -> AsyncGenerator[models.StreamedResponse]:
+        given = messages, model_settings, model_request_parameters, run_context
+
+        async def read(add: Callable[[Any], None]) -> Any:
+            async with self.wrapped.request_stream(*given) as stream:
+                async for event in stream:
+                    add((event, stream.get()))
+                return ai.ModelMessagesTypeAdapter.dump_python([stream.get()], mode="json")
+
+        async with streamed(self._ctx, self._name, read) as live:
+            events = aiter(live)
+            if (first := await anext(events, None)) is not None:
+                yield _LiveResponse(first, events, live.step, model_request_parameters)
+            else:
+                response = _response(await live.step)
+                yield models.CompletedStreamedResponse(
+                    response, model_request_parameters=model_request_parameters, replay_events=True
+                )
+
+
+class _LiveResponse(models.CompletedStreamedResponse):
+    """A response whose events come while a step reads it."""
+
+    def __init__(self, first: Any, rest: Any, step: Any, parameters: models.ModelRequestParameters) -> None:
+        self._first, self._rest, self._step = first, rest, step
+        super().__init__(first[1], model_request_parameters=parameters)
+
+    def __aiter__(self) -> AsyncIterator[ai.ModelResponseStreamEvent]:
+        if self._event_iterator is None:
+            self._event_iterator = self._events()
+        return self._event_iterator
+
+    async def _events(self) -> AsyncIterator[ai.ModelResponseStreamEvent]:
+        yield self._seen(*self._first)
+        async for each in self._rest:
+            yield self._seen(*each)
+        self.response = _response(await self._step)
+
+    def _seen(
+        self, event: ai.ModelResponseStreamEvent, response: ai.ModelResponse
+    ) -> ai.ModelResponseStreamEvent:
+        self.response = response
+        if isinstance(event, ai.FinalResultEvent):
+            self.final_result_event = event
+        return event
+
+
+def _response(stored: Any) -> ai.ModelResponse:
+    (response,) = ai.ModelMessagesTypeAdapter.validate_python(stored)
+    assert isinstance(response, ai.ModelResponse)  # noqa: S101 - it is what was stored
+    return response
 
 
 @dataclass
@@ -103,21 +145,21 @@ class _PydanticTools(WrapperToolset[Any]):
             return await super().__aenter__()
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        self, name: str, tool_args: dict[str, Any], ctx: ai.RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         async def call() -> dict[str, Any]:
             try:
                 result = await self.wrapped.call_tool(name, tool_args, ctx, tool)
-            except ModelRetry as retry:
+            except ai.ModelRetry as retry:
                 return {"retry": retry.message}
-            except ToolFailed as failed:
+            except ai.ToolFailed as failed:
                 return {"failed": failed.message}
-            except ApprovalRequired as asked:
+            except ai.ApprovalRequired as asked:
                 return {"approval": asked.metadata}
-            except CallDeferred as deferred:
-                return {"deferred": deferred.metadata, "kind": deferred.kind}
-            given = isinstance(result, ToolReturn)
-            whole = result if given else ToolReturn(result)
+            except ai.CallDeferred as deferred:
+                return {"deferred": deferred.metadata, "kind": getattr(deferred, "kind", None)}
+            given = isinstance(result, ai.ToolReturn)
+            whole = result if given else ai.ToolReturn(result)
             return {"returned": RETURN.dump_python(whole, mode="json", fallback=str), "given": given}
 
         step = name if self.step == "model" else f"{self.step} {name}"
@@ -132,11 +174,11 @@ def _outcome(done: dict[str, Any]) -> Any:
             whole = RETURN.validate_python(stored)
             return whole if given else whole.return_value
         case {"retry": message}:
-            raise ModelRetry(message)
+            raise ai.ModelRetry(message)
         case {"failed": message}:
-            raise ToolFailed(message)
+            raise ai.ToolFailed(message)
         case {"approval": metadata}:
-            raise ApprovalRequired(metadata)
+            raise ai.ApprovalRequired(metadata)
         case {"deferred": metadata, "kind": kind}:
-            raise CallDeferred(metadata, kind=kind)
+            raise ai.CallDeferred(metadata, **({"kind": kind} if kind else {}))
     return done["result"]  # as the release before stored it

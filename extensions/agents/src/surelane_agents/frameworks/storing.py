@@ -1,9 +1,12 @@
 """Store a framework's call as a step."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from surelane_worker.handling.context import Context
+from surelane_worker import Context
 from surelane_worker.handling.shapes import StepResultError, StepsAtOnceError
 from surelane_worker.handling.steps import StepError, inside_step
 
@@ -12,9 +15,6 @@ async def once(ctx: Context, name: str, function: Callable[[], Awaitable[Any]], 
     """Return what a step of this name has stored, or store what the function returns.
 
     Within another step, such as an agent that is a tool of another one, the call is a part of that step.
-
-    Raises:
-        StepsAtOnceError: as for :meth:`Context.step`, with this module's advice.
     """
     if inside_step():
         return await function()
@@ -38,3 +38,42 @@ async def once_or_told(
             raise
         ctx.log.warning("a tool's result cannot be stored", tool=name, error=error.message)
         return told(f"The tool has done its work, but {error.message}")
+
+
+class LiveStream:
+    """What comes of a stream that a ``step`` reads. It ends once the step has stored the whole.
+
+    ``begun``: whether something came. Of a stored response nothing does.
+    """
+
+    def __init__(self, reading: Callable[[Callable[[Any], None]], Awaitable[Any]]) -> None:
+        self._came: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
+        self.begun = False
+        self.step = asyncio.ensure_future(reading(self._add))
+        self.step.add_done_callback(lambda _: self._came.put_nowait(()))
+
+    def _add(self, each: Any) -> None:
+        self.begun = True
+        self._came.put_nowait((each,))
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while each := await self._came.get():
+            yield each[0]
+        await self.step
+
+
+@asynccontextmanager
+async def streamed(
+    ctx: Context, name: str, read: Callable[[Callable[[Any], None]], Awaitable[Any]]
+) -> AsyncIterator[LiveStream]:
+    """Let a step :func:`once` read a stream. ``read`` adds each part, and returns the whole as JSON.
+
+    A reader that leaves the block early does not end the step: its response is paid for, so it is stored.
+    """
+    live = LiveStream(lambda add: once(ctx, name, partial(read, add)))
+    try:
+        yield live
+        await live.step
+    finally:
+        live.step.cancel()
+        await asyncio.gather(live.step, return_exceptions=True)

@@ -9,20 +9,23 @@ from extensions.agents.tests.system.frameworks.trials import (
     CLIENT,
     FINE,
     GOOD,
+    LIVE,
     ONCE,
     PAY,
+    STREAMED,
     City,
     Row,
     Trial,
     broken,
     effect,
     needs,
+    spoken,
 )
 from extensions.agents.tests.system.model_server import calls
 from surelane_worker import Context, Event
 
 needs("langgraph")
-from langchain_core.messages import ToolMessage  # noqa: E402
+from langchain_core.messages import AIMessageChunk, ToolMessage  # noqa: E402
 from langchain_core.tools import InjectedToolCallId, tool  # noqa: E402
 from langchain_openai import ChatOpenAI  # noqa: E402
 from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402
@@ -81,6 +84,16 @@ def graph(ctx: Context, *functions: Any) -> Any:
 async def run(ctx: Context, event: Event, *functions: Any, shown: int = -1) -> str:
     end = await graph(ctx, *functions).ainvoke({"messages": [("user", event.text)]})
     return f"{end.get('paid', '')} {str(end['messages'][shown].content)[:31]}".strip()
+
+
+async def streaming(ctx: Context, event: Event) -> str:
+    """Say each response while it comes."""
+    async with spoken(ctx, event) as say:
+        asked = {"messages": [("user", event.text)]}
+        async for part, _ in graph(ctx, pay).astream(asked, stream_mode="messages"):
+            if isinstance(part, AIMessageChunk):
+                await say(str(part.content))
+    return ""
 
 
 async def directly(ctx: Context, event: Event) -> str:
@@ -145,6 +158,7 @@ ROWS = {
     "directly": Row(directly, [FINE], "[{'paid': 'pay is done', 'fails': False}, 'Fine.']", PLAIN, ["pay"]),
     "shaped": Row(shaped, [CITY], "Ulm"),
     "beside": Row(beside, {"one": [FINE], "two": [GOOD]}, "Fine. Good.", []),
+    "streamed": Row(streaming, LIVE, points=[*ONCE, "pay [streamed-0-0]"], **STREAMED),
     "interrupt": Row(interrupted, [FINE, FINE], "Yes", clicks=1),
 }
 

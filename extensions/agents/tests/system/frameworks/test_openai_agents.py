@@ -1,6 +1,9 @@
 """The OpenAI Agents SDK's own features, each killed after each of its steps."""
 
 import asyncio
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +13,11 @@ from extensions.agents.tests.system.frameworks.trials import (
     CLIENT,
     FINE,
     GOOD,
+    LIVE,
     ONCE,
     PAY,
     PLACE,
+    STREAMED,
     City,
     Row,
     Trial,
@@ -20,13 +25,16 @@ from extensions.agents.tests.system.frameworks.trials import (
     effect,
     needs,
     pay,
+    spoken,
 )
-from extensions.agents.tests.system.model_server import calls, says
+from extensions.agents.tests.system.model_server import Reply, calls, says
 from surelane_worker import Context, Event
+from surelane_worker.errors import StepMismatchError
 
 needs("agents")
 import agents  # noqa: E402
 from agents import Agent, RunConfig, Runner, function_tool  # noqa: E402
+from agents.mcp import MCPServerStdio  # noqa: E402
 
 from surelane_agents.frameworks.openai_agents import durable  # noqa: E402
 
@@ -34,6 +42,7 @@ pytestmark = [  # the SDK makes this coroutine, and leaves it if the handler is 
     pytest.mark.filterwarnings("ignore:coroutine 'run_single_turn' was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:.*run_single_turn:pytest.PytestUnraisableExceptionWarning"),
 ]
+SERVER = Path(__file__).parents[1] / "mcp_server.py"
 QUIET = RunConfig(tracing_disabled=True)
 
 
@@ -100,6 +109,45 @@ async def beside(ctx: Context, _: Event) -> str:
     return " ".join(str(each.final_output) for each in await asyncio.gather(*both))
 
 
+async def streaming(ctx: Context, event: Event) -> str:
+    """Say each response while it comes."""
+    return await streamed(ctx, event, agent(pay))
+
+
+async def streamed(ctx: Context, event: Event, given: Agent[Any]) -> str:
+    async with spoken(ctx, event) as say:
+        result = Runner.run_streamed(durable(given, ctx), event.text, run_config=QUIET)
+        async for each in result.stream_events():
+            if each.type == "raw_response_event" and each.data.type == "response.output_text.delta":
+                await say(each.data.delta)
+    return ""
+
+
+async def hosted(ctx: Context, event: Event) -> str:
+    """A server of tools that OpenAI calls: its call is a part of the response."""
+    tool = agents.HostedMCPTool(
+        tool_config={"type": "mcp", "server_label": "ops", "server_url": "https://ops.example.com/mcp"}
+    )
+    chat = agents.OpenAIResponsesModel("m", CLIENT[0])
+    return await streamed(ctx, event, Agent(name="Support", tools=[tool], model=chat))
+
+
+async def breaking(ctx: Context, event: Event) -> str:
+    """A response that its server ends with an error is none."""
+    with pytest.raises(Exception, match=r"response\.failed"):
+        await hosted(ctx, event)
+    return "Failed."
+
+
+async def served(ctx: Context, event: Event) -> str:
+    """A server of tools that this process calls: each call is a step."""
+    log = PLACE[0] / "calls"
+    params: Any = {"command": sys.executable, "args": [str(SERVER)], "env": {"CALLS": str(log)}}
+    async with MCPServerStdio(params) as server:
+        result = await run(ctx, agent(mcp_servers=[server]), event.text)
+    return f"{result.final_output} {sorted(log.read_text().splitlines())}"
+
+
 async def approved(ctx: Context, event: Event) -> str:
     asking = [function_tool(each, needs_approval=True) for each in (pay, ship)]
     made = durable(agent(*asking), ctx)
@@ -135,9 +183,50 @@ async def remembering(ctx: Context, event: Event) -> str:
     return str(len(await session.get_items()))
 
 
+async def doubling(ctx: Context, event: Event) -> str:
+    """A session that is not durable has the question twice in the next run."""
+    session = agents.SQLiteSession("s", PLACE[0] / "session")
+    try:
+        await run(ctx, agent(pay), event.text, session=session)
+    except StepMismatchError as error:
+        return str(error)
+    await ctx.sleep("10ms")  # then it runs again
+    return "not refused"
+
+
+STATUS = calls(("status", {"service": "api"}), ("status", {"service": "web"}))
+SAID = {"type": "output_text", "text": "Blue.", "annotations": []}
+OUTPUT = [
+    {
+        "type": "mcp_call",
+        "id": "1",
+        "name": "status",
+        "arguments": "{}",
+        "server_label": "ops",
+        "output": "up",
+    },
+    {"type": "message", "id": "2", "role": "assistant", "status": "completed", "content": [SAID]},
+]
+BESIDES = {
+    "object": "response",
+    "created_at": 1,
+    "model": "m",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+}
+WHOLE = {"id": "resp_1", "output": OUTPUT, "tools": [], **BESIDES}
+EVENTS: list[dict[str, Any]] = [
+    {"type": "response.output_text.delta", "delta": "Blue.", "item_id": "2"},
+    {"type": "response.completed", "response": WHOLE},
+]
+HOSTED = Reply(
+    raw="".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in EVENTS).encode()
+)
+FAILED = Reply(raw=b'event: response.failed\ndata: {"type": "response.failed"}\n\n')
 PAID, TWICE = ["pay"], {"": [PAY, FINE], "second": [PAY, FINE]}
 HANDED = [calls(("transfer_to_billing", {})), PAY, FINE]
 BILLED = {"": [calls(("billing", {"input": "plan:inner"})), FINE], "inner": [PAY, FINE]}
+DOUBLED = "the session has this run's items from an earlier attempt: give it as durable(session, ctx)"
 TOLD = "The tool has done its work, but"
 
 
@@ -161,10 +250,16 @@ ROWS = {
     "beside": Row(beside, {"one": [PAY, FINE], "two": [PAY, GOOD]}, "Fine. Good.", [], PAID * 2),
     "approved": Row(approved, [BOTH, FINE], "Fine.", [*ONCE, "pay [approved-0-0]"], ["pay", "ship"], 2),
     "at-once": Row(approved_at_once, [BOTH, FINE], "Fine.", [*ONCE, "pay [at-once-0-0]"], ["pay", "ship"], 2),
+    "streamed": Row(streaming, LIVE, points=[*ONCE, "pay [streamed-0-0]"], **STREAMED),
+    "hosted": Row(hosted, [HOSTED], "Blue.", asked_again=["model"]),
+    "broken": Row(breaking, [FAILED], "Failed.", []),
+    "served": Row(
+        served, [STATUS, FINE], "Fine. ['status api', 'status web']", [*ONCE, "status [served-0-1]"]
+    ),
+    "doubled": Row(doubling, [PAY, FINE], DOUBLED, [], PAID),
     "session": Row(remembering, TWICE, "8", [*ONCE, "session (2)", "model (3)"], PAID * 2),
 }
 REFUSED: dict[str, Any] = {
-    "whose calls cannot be stored": lambda ctx: durable(agent(mcp_servers=[object()]), ctx),
     "the calls of tool local_shell cannot be stored": lambda ctx: durable(
         agent(agents.LocalShellTool(executor=str)), ctx
     ),

@@ -10,8 +10,10 @@ from extensions.agents.tests.system.frameworks.trials import (
     CLIENT,
     FINE,
     GOOD,
+    LIVE,
     ONCE,
     PAY,
+    STREAMED,
     City,
     Row,
     Trial,
@@ -19,8 +21,9 @@ from extensions.agents.tests.system.frameworks.trials import (
     effect,
     needs,
     pay,
+    spoken,
 )
-from extensions.agents.tests.system.model_server import calls
+from extensions.agents.tests.system.model_server import calls, says
 from surelane_worker import Context, Event
 
 needs("pydantic_ai")
@@ -38,6 +41,7 @@ from pydantic_ai import (  # noqa: E402
     UsageLimitExceeded,
     UsageLimits,
 )
+from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta  # noqa: E402
 from pydantic_ai.models.openai import OpenAIChatModel  # noqa: E402
 from pydantic_ai.providers.openai import OpenAIProvider  # noqa: E402
 
@@ -99,6 +103,33 @@ async def painting(ctx: Context, event: Event) -> str:
     return f"{painted.content} {painted.metadata} {is_picture(shipped.content['picture'])} {pictures}"
 
 
+async def streaming(ctx: Context, event: Event) -> str:
+    """Say each response while it comes."""
+    async with spoken(ctx, event) as say:
+
+        async def heard(_: Any, events: Any) -> None:
+            async for each in events:
+                match each:
+                    case (
+                        PartStartEvent(part=TextPart(content=text))
+                        | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+                    ):
+                        await say(text)
+
+        await run(ctx, agent(pay), event.text, event_stream_handler=heard)
+    return ""
+
+
+async def streaming_last(ctx: Context, event: Event) -> str:
+    """Stream the last response alone, and leave it early: it is stored whole."""
+    with durable(agent(pay), ctx) as given:
+        async with given.run_stream(event.text) as result:
+            async for text in result.stream_text(delta=True, debounce_by=None):
+                await ctx.slack.reply(event, text)
+                break
+    return ""
+
+
 async def limited(ctx: Context, event: Event) -> str:
     with pytest.raises(UsageLimitExceeded):
         await run(ctx, agent(pay), event.text, usage_limits=UsageLimits(request_limit=1))
@@ -157,6 +188,8 @@ ROWS = {
     "given": Row(given, [BOTH, FINE], "Fine.", ONCE, ["pay", "ship"]),
     "delegate": Row(delegating, DELEGATED, "Fine.", ONCE, ["pay"]),
     "beside": Row(beside, {"one": [PAY, FINE], "two": [PAY, GOOD]}, "Fine. Good.", [], ["pay", "pay"]),
+    "streamed": Row(streaming, LIVE, points=[*ONCE, "pay [streamed-0-0]"], **STREAMED),
+    "left": Row(streaming_last, [PAY, says("Fi", "ne.")], "Fi", ONCE, ["pay"]),
     "approval": Row(approved, [calls(("asked", {})), FINE], "Fine.", ONCE, ["asked"], clicks=1),
 }
 

@@ -1,10 +1,11 @@
 """Run rows of features: a handler, the model's answers, and what comes of them wherever the worker is killed."""
 
+import asyncio
 import importlib.util
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,22 @@ EFFECTS = Counter[str]()
 """What tools did, by their names."""
 CLIENT: list[AsyncOpenAI] = []
 """The test's client of the model's server."""
+HEARD = asyncio.Event()
+"""A handler got the first part of a response. Until then the model's server holds the last one back."""
 PLACE: list[Path] = []
 """The directory of the test."""
 
 
 FINE, GOOD = says("Fine."), says("Good.")
 PAY, BOTH, ONCE = calls(("pay", {})), calls(("pay", {}), ("ship", {})), ["model", "model (2)"]
+
+
+LIVE = [
+    replace(PAY, text=["I ", "pay. "], pause=HEARD),
+    says("Fi", "ne."),
+]
+"""Responses that are streamed: the first one has a text, and calls a tool."""
+STREAMED: dict[str, Any] = {"said": "I pay. Fine.", "effects": ["pay"], "asked_again": ONCE}
 
 
 class City(BaseModel):
@@ -54,6 +65,18 @@ def pay() -> str:
     return effect("pay")
 
 
+@asynccontextmanager
+async def spoken(ctx: Context, event: Event) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+    """Let a handler say a text in the thread while it comes."""
+    async with ctx.slack.stream(event) as stream:
+
+        async def say(text: str) -> None:
+            HEARD.set()
+            await stream.append(text)
+
+        yield say
+
+
 def broken() -> str:
     """Fail."""
     raise LookupError(effect("broken"))
@@ -64,12 +87,13 @@ class Row:
     """A feature of a framework.
 
     Attributes:
-        run: the handler. It returns what it says.
+        run: the handler. It returns what it says, or nothing where it has streamed it.
         replies: the model's answers, by plan; ``""`` for the row's own.
         said: what the handler says at last.
         points: the steps after which the worker is killed, each in a run of its own.
         effects: what the tools did.
         clicks: how many questions people answer with the first choice.
+        asked_again: the steps in whose functions the worker is killed too: what the model said is not stored yet.
     """
 
     run: Callable[[Context, Event], Awaitable[str]]
@@ -78,6 +102,7 @@ class Row:
     points: Sequence[str] = ("model",)
     effects: Any = ()
     clicks: int = 0
+    asked_again: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -93,8 +118,10 @@ class Trial:
         """Run a row once as it is, and once for each point at which the worker is killed."""
         row = self.rows[name]
         plans: dict[str, list[Reply]] = row.replies if isinstance(row.replies, dict) else {"": row.replies}
-        for point in (None, *(f"step {each}" for each in row.points), "end"):
+        again = [f"in step {each}" for each in row.asked_again]
+        for point in (None, *(f"step {each}" for each in row.points), *again, "end"):
             EFFECTS.clear()
+            HEARD.clear()
             self.model.asked.clear()
             self.model.plans.clear()
             self.model.plans |= {plan or name: [*replies] for plan, replies in plans.items()}
@@ -108,7 +135,9 @@ class Trial:
             said = [each.text for each in sent.replies][row.clicks :]
             assert said == [row.said], f"killed at {point}: {last}"
             asked = {plan: len(requests) for plan, requests in self.model.asked.items() if requests}
-            assert asked == {plan or name: len(replies) for plan, replies in plans.items() if replies}, point
+            more = int(point in again)
+            wanted = {plan or name: len(replies) + more for plan, replies in plans.items() if replies}
+            assert asked == wanted, point
             assert Counter(row.effects) == EFFECTS, point
 
 
@@ -119,7 +148,8 @@ def handlers_of(rows: dict[str, Row]) -> Handlers:
     @handlers.on("slack.app_mention")
     async def answer(event: Event, ctx: Context) -> None:
         (name,) = PLAN.findall(event.text)
-        await ctx.slack.reply(event, await rows[name].run(ctx, event))
+        if said := await rows[name].run(ctx, event):
+            await ctx.slack.reply(event, said)
 
     return handlers
 

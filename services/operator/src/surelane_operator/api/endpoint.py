@@ -204,7 +204,7 @@ class Endpoint:
             return dict(self._input.model_validate(given))
         except ValidationError as error:
             complaints = [
-                f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}"
+                f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg'].removeprefix('Value error, ')}"
                 for each in error.errors(include_url=False)
             ]
             raise CallRefused(400, "; ".join(complaints)) from None

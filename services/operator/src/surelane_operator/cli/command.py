@@ -16,6 +16,7 @@ from typer import Argument, Option
 
 from surelane import __version__
 from surelane.codec import SETTING as KEYS
+from surelane.errors import INSTALL
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.cli import events, feedback
@@ -124,9 +125,8 @@ def main(
         raise failed(str(error), ExitCode.USAGE) from None
     if shard is not None:
         if "--shard" not in _options:
-            raise failed(
-                "--shard needs the package surelane-shards: pip install surelane-shards", ExitCode.USAGE
-            )
+            told = f"--shard needs the package surelane-shards: {INSTALL} surelane-shards"
+            raise failed(told, ExitCode.USAGE)
         raise typer.Exit(_options["--shard"](shard))
     context.with_resource(acting_as(name or this_user(), "command"))
 

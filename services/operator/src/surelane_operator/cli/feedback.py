@@ -22,10 +22,9 @@ def export(
     """Print ratings as JSON lines, newest first, with the turns' texts. That you looked is kept."""
 
     async def work(changes: Changes, _: object) -> None:
-        last = None
-        while page := await list_feedback(changes, workspace, since and since.astimezone(), None, after=last):
-            for last in page:
-                typer.echo(json.dumps(last, default=str, ensure_ascii=False))
+        which = workspace, since and since.astimezone(), None
+        async for each in list_feedback(changes, *which, pages=None):
+            typer.echo(json.dumps(each, default=str, ensure_ascii=False))
 
     with interruptible():
         run(database, work, within=None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import ValidationError
 from typer import Option
 
 from surelane.calls import DRIVER_ERRORS, Connection, translating
@@ -19,7 +20,8 @@ from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, Sche
 from surelane_operator.changes import Changes
 from surelane_operator.doctor.server import connected
 from surelane_operator.reads.events import Reads
-from surelane_service.subscriptions import SUBSCRIPTIONS
+from surelane_service.manifest import MANIFEST
+from surelane_service.service_settings import DEVELOPMENT_URL
 
 
 class ExitCode(IntEnum):
@@ -42,10 +44,6 @@ _AWAY = {
 }
 """What a command says where the database is away, too old, or refuses the role."""
 
-DEVELOPMENT_URL = "operator-url"
-"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command.
-
-A second line has the event types of the app's manifest, where there is one."""
 DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
@@ -63,8 +61,8 @@ def _told() -> str | None:
     for directory in (Path.cwd(), *Path.cwd().parents):
         told = directory / at / DEVELOPMENT_URL
         if told.is_file() and told.stat().st_uid == os.getuid():
-            url, _, subscribed = told.read_text().partition("\n")
-            os.environ.setdefault(SUBSCRIPTIONS, subscribed)
+            url, _, manifest = told.read_text().partition("\n")
+            os.environ.setdefault(MANIFEST, manifest)
             return url
     return None
 
@@ -93,6 +91,8 @@ def run(
     try:
         with translating():
             return asyncio.run(_connected(dsn, work, within))
+    except (KeyError, ValidationError):  # a function of another release answered
+        raise failed(_AWAY[SchemaMissing], ExitCode.DATABASE) from None
     except (SurelaneError, ValueError) as error:
         for kind, said in _AWAY.items():
             if isinstance(error, kind):

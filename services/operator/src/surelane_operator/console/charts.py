@@ -1,19 +1,20 @@
 """What ``charts.html`` draws beside trends: the heat of workspaces by the hour, and a run's steps as a waterfall."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from surelane_operator.reads.timeline import moment_of, step_label
 from surelane_operator.reads.trends import Trend
 
 
-def heat_of(trend: Trend, most: int = 10) -> tuple[list[str], list[tuple[str, list[tuple[int, int]]]]]:
+def heat_of(trend: Trend, most: int = 10) -> tuple[list[datetime], list[tuple[str, list[tuple[int, int]]]]]:
     """Return a day's hours, and the counts with their heat (0 to 5) of the workspaces with the most events."""
     busiest = sorted(trend.workspaces.items(), key=lambda item: -sum(item[1]))[:most]
     hours = [(name, [round(sum(of[nth : nth + 2])) for nth in range(0, 48, 2)]) for name, of in busiest]
     top = max((max(counts) for _, counts in hours), default=0) or 1
     heat = [(name, [(number, -(-number * 5 // top)) for number in counts]) for name, counts in hours]
-    return [f"{start:%H:%M}" for start in trend.starts[::2]], heat
+    return [*trend.starts[::2]], heat
 
 
 def waterfall(event: Mapping[str, Any], most: int = 100) -> list[dict[str, Any]]:

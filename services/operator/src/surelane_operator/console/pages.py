@@ -12,11 +12,11 @@ from surelane import __version__
 from surelane_operator.console.screen import Screen, Values
 from surelane_operator.console.screens import SCREENS
 from surelane_operator.doctor.finding import span
-from surelane_operator.reads.timeline import in_words
+from surelane_operator.reads.timeline import in_words, moment_of
 from surelane_operator.roles import Viewer
 
 TEMPLATES = Path(__file__).parent / "templates"
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?)")
 
 
 @cache
@@ -35,7 +35,7 @@ def _environment() -> Environment:
         "clock": clock,
         "iso": iso,
         "reason": in_words,
-        "readable": readable,
+        "split_times": split_times,
         "span": span,
         "part": lambda value: quote(str(value), safe=""),  # one part of an address
     }
@@ -79,9 +79,9 @@ def clock(at: datetime) -> str:
     return f"{moment(at)}.{at.microsecond // 1000:03}"
 
 
-def readable(text: str) -> str:
-    """Write the times in a text as :func:`moment` does."""
-    return _TIME.sub(lambda found: moment(datetime.fromisoformat(found[0])), text)
+def split_times(text: str) -> list[str | datetime]:
+    """Split a text at the times in it. Each second part is a time."""
+    return [(nth % 2 and moment_of(each)) or each for nth, each in enumerate(_TIME.split(text))]
 
 
 def iso(at: datetime) -> str:

@@ -3,16 +3,19 @@
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 from surelane.calls import Connection
+from surelane.errors import SettingsError
 from surelane.slack import EDITS
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_operator.doctor.server import clock_finding
 from surelane_operator.reads.events import Reads
 from surelane_service.figures import Holder
+from surelane_service.manifest import MANIFEST, bot_events, found_manifest, slash_commands
 from surelane_service.service_settings import split
-from surelane_service.subscriptions import SUBSCRIPTIONS, TYPES, doubts, untaken
+from surelane_service.subscriptions import TYPES, doubts, unfollowed, untaken
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -98,14 +101,21 @@ def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[
 def _unheard(alive: Sequence[dict[str, Any]]) -> list[Finding]:
     """Compare the kinds of live workers with the event types that ingest takes, as far as this process knows them."""
     kinds = {kind.partition("@")[0] for worker in alive for kind in worker["kinds"]}
-    named, subscribed = (
-        cast("list[str]", split(os.environ.get(each, ""))) for each in (TYPES, SUBSCRIPTIONS)
-    )
+    named = cast("list[str]", split(os.environ.get(TYPES, ""))) or None
+    path = os.environ.get(MANIFEST)
+    try:
+        manifest = Path(path) if path else found_manifest()
+        subscribed, commands = bot_events(manifest), slash_commands(manifest)
+    except SettingsError as error:
+        return [Finding("workers", Level.WARNING, str(error), "mount it here, or correct it")]
     # The worker itself handles edits wherever it answers.
-    doubted = doubts(kinds, named or None, subscribed or None)
+    doubted = doubts(kinds, named, subscribed, commands)
     gaps = [why for kind, why in doubted.items() if kind[6:] not in EDITS]
-    gaps += [f"no worker handles {name}, which ingest stores" for name in untaken(kinds, named)]
-    advice = f"give the app's manifest, and {TYPES} of ingest, workers and this program, the types that handlers take"
+    taken = (subscribed or []) if named is None else named
+    gaps += [f"no worker handles {name}, which ingest stores" for name in untaken(kinds, taken)]
+    silent = unfollowed(kinds, named, subscribed)
+    gaps += [f"agents do not hear messages without a mention: {why}" for why in silent]
+    advice = f"give ingest, workers and this program the same {MANIFEST}, naming what handlers take"
     found = f"events that nothing takes: {'; '.join(gaps)}"
     return [Finding("workers", Level.WARNING, found, advice)] if gaps else []
 

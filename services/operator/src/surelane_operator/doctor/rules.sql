@@ -38,7 +38,8 @@ update agent.event set claimed_by = null, heartbeat_at = null, vt = agent.clock(
 not (e.claimed_by is not null and e.claimed = '{}')
 and (e.attempts < 0 or e.attempts > greatest(coalesce(array_upper(e.claimed, 1), 0), 0) or e.attempts >
     e.max_attempts);
-update agent.event set attempts = least(attempts, max_attempts, coalesce(array_upper(claimed, 1), 0)) where id = ID;
+update agent.event set attempts = least(attempts, max_attempts, coalesce(array_upper(claimed, 1),
+    0)) where id = ID;
 
 -- rule: leases
 -- means: claims whose lease is longer than a day, so that a crash is noticed late
@@ -93,8 +94,10 @@ update agent.event set vt = agent.clock() where id = ID;
 and coalesce(e.waits_for, 0) <> (select count(*) from agent.event as c where c.continuation_id = e.id and not
     c.changes @> '[{"action": "child of"}]');
 with c as (
-    select count(*)::int4 as n from agent.event where continuation_id = ID and not changes @> '[{"action": "child of"}]')
-update agent.event set waits_for = c.n, vt = case when c.n > 0 then 'infinity' when vt = 'infinity' then agent.clock() else vt end
+    select count(*)::int4 as n from agent.event where continuation_id = ID and
+    not changes @> '[{"action": "child of"}]')
+update agent.event set waits_for = c.n, vt = case when c.n > 0 then 'infinity'
+    when vt = 'infinity' then agent.clock() else vt end
 from c where id = ID;
 
 -- rule: early
@@ -144,8 +147,10 @@ select agent.sweep_kinds();
 e.head and e.claimed_by is null and e.vt < 'infinity' and coalesce((select l.parks from agent.kind_limit as l
     where l.kind = e.kind), false) <> (e.lane < 0)
 and not exists (select from agent.limit_note as n where n.kind = e.kind and n.limit_key = '');
-update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event), changes = case
-    when l.parks then agent.with_limit_key(e.changes, agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
+update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key,
+    e.event), changes = case
+    when l.parks then agent.with_limit_key(e.changes, agent.limit_key(e.kind, e.event,
+    e.changes #>> '{0,limit_key}'))
     else e.changes end
 from agent.event as i left join agent.kind_limit as l on l.kind = i.kind where i.id = ID and e.id = i.id;
 
@@ -176,7 +181,8 @@ select agent.note_parked(array[ID], false);
 -- advice: let it look
 e.claimed_by is null and e.claimed <> '{}' and e.vt > now + interval '5 years' and e.vt < 'infinity'
 and (select count(*) = count(g.id) from agent.step as s
-    left join lateral (select id from agent.signal as g where g.event_id = e.id and g.name = s.name and g.taken_by is null limit 1)
+    left join lateral (select id from agent.signal as g where g.event_id = e.id and g.name = s.name
+    and g.taken_by is null limit 1)
     as g on true where s.event_id = e.id and s.sort = 'wait' and s.finished_at is null having count(*) < 2);
 update agent.event set vt = agent.clock() where id = ID;
 
@@ -307,7 +313,8 @@ e.finished_at - e.event_ts not between interval '-7 days' and interval '7 days' 
     select from agent.event_hist_outlier as o
     where o.finished_on = date_bin('1 day', e.finished_at, 'epoch') and o.event_week = date_bin('7 days',
     e.event_ts, 'epoch'));
-insert into agent.event_hist_outlier select date_bin('1 day', finished_at, 'epoch'), date_bin('7 days', event_ts, 'epoch')
+insert into agent.event_hist_outlier select date_bin('1 day', finished_at, 'epoch'), date_bin('7 days',
+    event_ts, 'epoch')
 from agent.event_hist where id = ID;
 
 -- rule: open messages
@@ -375,7 +382,8 @@ e.next_at not between '2000-01-01' and now + interval '30 years' or e.last_at > 
 or not e.paused and e.problem is null and e.next_at < now - interval '10 min'
 and exists (select from agent.worker as w where w.died_at is null and w.seen_at > now - interval '90 s' and
     w.started_at < now - interval '10 min');
-update agent.cron set next_at = agent.clock() + interval '1 minute', last_at = least(last_at, agent.clock()) where name = 'ID';
+update agent.cron set next_at = agent.clock() + interval '1 minute', last_at = least(last_at,
+    agent.clock()) where name = 'ID';
 
 -- look: workers
 -- table: agent.worker
@@ -403,7 +411,8 @@ select kind, paused, paused_at, handled_at from agent.kind order by kind;
 -- advice: set the times
 (e.paused and e.paused_at is null) or (not e.paused and e.paused_at is not null) or greatest(e.paused_at,
     e.handled_at) > now + interval '1 min';
-update agent.kind set paused_at = case when paused then agent.clock() end, handled_at = least(handled_at, agent.clock())
+update agent.kind set paused_at = case when paused then agent.clock() end, handled_at = least(handled_at,
+    agent.clock())
 where kind = 'ID';
 
 -- look: hangers
@@ -492,7 +501,8 @@ select * from (
 -- long
 -- advice: delete the row of the future; of agent.measurement
 e.at > now + interval '1 hour';
-insert into agent.measurement (due) values ('-infinity') on conflict (only_row) do update set due = '-infinity';
+insert into agent.measurement (due) values ('-infinity') on conflict (only_row) do update
+    set due = '-infinity';
 
 -- look: partitions
 -- name: e.named

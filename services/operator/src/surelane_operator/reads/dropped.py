@@ -15,7 +15,7 @@ AROUND = timedelta(minutes=1)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _TS = re.compile(r"\d{10}\.\d{6}", re.ASCII)
 _REASONS = {
-    "type": TYPES + " of ingest does not name {name}.",
+    "type": f"Neither the manifest nor {TYPES} of ingest names {{name}}.",
     "own": "The app itself did it, and SURELANE_OWN_EVENTS is off.",
     "bot": "No person wrote it, or it does not mean the bot, and SURELANE_BOT_MESSAGES is off.",
     "hidden": "Slack hides it from people.",

@@ -1,7 +1,7 @@
 """What people think of agents' answers: counts, and ratings with what was asked and answered."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 from surelane.calls import Row
@@ -18,13 +18,14 @@ and ($3::text is null or f.rating = case $3 when 'good' then 1 else -1 end)"""
 _COUNT = f"""select kind, nullif(model, '') as model, count(*) filter (where rating > 0) as good
 , count(*) filter (where rating < 0) as bad from agent.feedback as f where {_WHICH}
 group by kind, model order by count(*) desc, kind, model"""  # noqa: S608 - a constant
-_LIST = f"""select f.event_id as event, j.item_key as key, f.kind, f.version, f.at
-, case f.rating when 1 then 'good' else 'bad' end as rating, f.reason, j.payload, j.result
+_LIST = f"""select f.event_id as event, null as key, f.kind, f.version, f.at
+, case f.rating when 1 then 'good' else 'bad' end as rating, f.reason
 , nullif(f.model, '') as model, f.owner_id as workspace, f.user_id as person, f.channel, f.click
-from agent.feedback as f left join lateral (
-    select * from agent.job where id = f.event_id order by finished_at desc nulls first limit 1) as j on true
+from agent.feedback as f
 where {_WHICH} and ($4::timestamptz is null or (f.at, f.event_id, f.user_id) < ($4, $5::int8, $6::text))
 order by f.at desc, f.event_id desc, f.user_id desc limit {PAGE}"""  # noqa: S608 - a constant
+_TURN = """select item_key as key, payload, result from agent.job where id = $1
+order by finished_at desc nulls first limit 1"""
 
 
 async def count_feedback(reads: Reads, *which: object) -> list[Row]:
@@ -32,24 +33,31 @@ async def count_feedback(reads: Reads, *which: object) -> list[Row]:
     return await reads.calls.fetch(_COUNT, *which)
 
 
-async def list_feedback(reads: Reads, *which: object, after: Mapping[str, Any] | None = None) -> list[Shown]:
-    """Return a page of ratings, newest first, as :func:`count_feedback` takes them. Keep that somebody looks.
+async def list_feedback(reads: Reads, *which: object, pages: int | None = 1) -> AsyncIterator[Shown]:
+    """Yield ratings, newest first, as :func:`count_feedback` takes them. Keep that somebody looks at each page.
 
-    What cannot be decrypted is ``None``. ``after``: the last rating of the page before.
+    ``pages``: how many; ``None``: all. What cannot be decrypted is ``None``. Each turn is read by itself: a hundred may
+    have some megabytes each.
     """
-    place = [after[name] for name in ("at", "event", "person")] if after else [None] * 3
-    if rows := await reads.calls.fetch(_LIST, *which, *place):
+    place: list[Any] = [None] * 3
+    while pages != 0 and (rows := await reads.calls.fetch(_LIST, *which, *place)):
         async with reads.audit.keeping("look at feedback", detail=some([row["event"] for row in rows])):
             pass
-    return [await _shown(reads, row) for row in rows]
+        for row in rows:
+            yield await _shown(reads, row)
+        place = [rows[-1][name] for name in ("at", "event", "person")]
+        pages = None if pages is None else pages - 1
 
 
 async def _shown(reads: Reads, row: Row) -> Shown:
     rating, where = parsed(row), Location(row["event"], RESULT)
-    payload, result = rating.pop("payload"), await reads.codec.show(rating.pop("result"), where)
+    turn = await reads.calls.fetchrow(_TURN, row["event"])
+    texts = {"key": None, "payload": None, "result": None} if turn is None else parsed(turn)
+    rating["key"], payload = texts["key"], await reads.codec.show(texts["payload"])
+    result = object_in(await reads.codec.show(texts["result"], where))
     reason = await reads.codec.show(
         json.loads(row["reason"] or "null"), Location(rating.pop("click"), REASON)
     )
-    question = typed_in(rating["kind"], object_in(await reads.codec.show(payload))) or None
-    given = {name: object_in(result).get(name) for name in ("answer", "usage")}
+    question = typed_in(rating["kind"], object_in(payload)) or None
+    given = {name: result.get(name) for name in ("answer", "usage")}
     return rating | given | {"reason": text_in(reason), "question": question}

@@ -1,6 +1,6 @@
 """An event as lists show it, its timeline, and one sentence that says why it waits or how it ended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -234,17 +234,23 @@ def sentence(reason: str, detail: str) -> str:
 
 def outcome(event: Mapping[str, Any]) -> str:
     said = f": {in_words(event['reason'])}" if event["reason"] else ""
+    last = event["errors"][-1] if event["errors"] else {}
     match event["status"]:
         case "completed":
-            return f"It completed on attempt {event['attempts']}." if event["attempts"] else "It completed."
+            done = f"It completed on attempt {event['attempts']}." if event["attempts"] else "It completed."
+            return f"{done} Before that it failed {_often(event['errors'])}" if last else done
         case "failed":
-            last = event["errors"][-1] if event["errors"] else {}
             error = f" {error_text(last)}" if last and last.get("message", last["type"]) not in said else ""
             return f"It failed after {_times(event['attempts'])}{said}.{error}"
         case "expired":
             return f"It expired after {_times(event['attempts'])}{said}."
         case _:
             return f"It was cancelled{said}."
+
+
+def _often(errors: Sequence[Mapping[str, Any]]) -> str:
+    last = error_text(errors[-1])
+    return f"once: {last}" if len(errors) == 1 else f"{len(errors)} times, last with {last}"
 
 
 def _times(attempts: int) -> str:

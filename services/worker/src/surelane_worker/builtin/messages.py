@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from surelane.events import Event
-from surelane.slack import CHANNEL_ID, Payload, inner_event, object_in, text_in
+from surelane.slack import CHANNEL_ID, Payload, inner_event, names_bot, object_in, text_in
 from surelane.text import escaped, escaped_once
-from surelane_service.subscriptions import COMMAND
+from surelane_service.subscriptions import COMMAND, IN_CHANNELS
 from surelane_worker.handling.asks import ignoring_final_errors
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.registry import Handlers, registered_in
 
-SPOKEN = ("slack.app_mention", "slack.message.im", "slack.block_actions")
+SPOKEN = ("slack.app_mention", "slack.message.im", "slack.block_actions", *IN_CHANNELS)
 """The kinds, beside commands, with which people speak to the bot."""
 BY_BOT = {"unhandled": "another app's bot wrote it, and SURELANE_BOT_MESSAGES is off"}
 """The result of an event that only bots wrote."""
@@ -119,5 +119,7 @@ def failure_hooks(loaded: Handlers) -> Handlers:
 async def tell_failure(event: Event, ctx: Context) -> None:
     """Say it in the event's thread. A handler that returned ``Discard`` has decided what it says itself."""
     errors = event.payload["failure"]["errors"]
+    if event.kind in IN_CHANNELS and not names_bot(event.payload):
+        return  # it was not to the bot
     if not errors or errors[-1].get("type") != "Discard":
         await ctx.slack.reply(event, ctx.settings.failure_reply)

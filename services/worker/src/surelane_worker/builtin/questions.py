@@ -31,7 +31,7 @@ PATIENCE = 3600.0
 @handlers.on(ANSWERS, timeout="1m")
 async def answer(event: Event, ctx: Context) -> object:
     """Give an answer to the event that waits for it, or stop the event."""
-    (block, action, value), place = asks.read_click(event.payload), place_of(event.payload)
+    (block, action, _), place = asks.read_click(event.payload), place_of(event.payload)
     asked_in = asks.asked_in(event.payload)
     if block is None or place.user is None:
         return {"unhandled": "not a question"}
@@ -50,11 +50,22 @@ async def answer(event: Event, ctx: Context) -> object:
         return await _tell(ctx, posted, user, f"Only {named} may answer this.")
     if action == asks.STOP:
         return await _stop(ctx, block, posted, user)
-    if action == asks.WRITE:
-        await ctx.slack.open_view(event, asks.modal(posted, block))
+    return await _take(event, ctx, block, posted, user)
+
+
+async def _take(event: Event, ctx: Context, block: Block, posted: Mapping[str, Any], user: str) -> object:
+    """Open the modal for a text, or count the answer."""
+    _, action, value = asks.read_click(event.payload)
+    beside = asks.choice_in(event.payload)
+    given = {"choice": beside or value, "user": user, "click": event.key, "text": value if beside else ""}
+    if action == asks.CHOOSE:
+        given["choice"] = posted["choices"][int(value)]
+    initial = posted.get("written", {}).get(given["choice"])
+    if action == asks.WRITE or (action == asks.CHOOSE and initial is not None):
+        choice = given["choice"] if action == asks.CHOOSE else ""
+        await ctx.slack.open_view(event, asks.modal(posted, block, choice=choice, initial=initial or ""))
         return {"opened": block.question}
-    choice = value if action == asks.WRITTEN else posted["choices"][int(value)]
-    return await _choose(event, ctx, block, posted, {"choice": choice, "user": user, "click": event.key})
+    return await _choose(event, ctx, block, posted, given)
 
 
 async def _choose(
@@ -66,12 +77,15 @@ async def _choose(
     counts = given if answer == "sent" else None if first is None else json.loads(first)
     if counts is not None and counts["click"] == event.key:
         if not posted["judged"]:
-            await asks.close(ctx.slack, posted, asks.chosen(counts["choice"], counts["user"]))
+            await asks.close(ctx.slack, posted, _chosen(counts))
         return {"chosen": given["choice"]}
     if counts is None:
         return await _tell(ctx, posted, given["user"], OVER)
-    decided = f"This is decided: {asks.chosen(counts['choice'], counts['user'])}"
-    return await _tell(ctx, posted, given["user"], decided)
+    return await _tell(ctx, posted, given["user"], f"This is decided: {_chosen(counts)}")
+
+
+def _chosen(given: Mapping[str, str]) -> str:
+    return asks.chosen(given["choice"], given["user"], given.get("text", ""))
 
 
 async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str) -> object:
@@ -105,12 +119,18 @@ async def leave_edit(event: Event, ctx: Context) -> object:  # noqa: ARG001 - a 
 async def close_message(event: Event, ctx: Context) -> dict[str, str | None]:
     """Close a message that an ended event left open; the database stores the job (``agent.event_hist_close``).
 
-    The payload has a stored question, or is the note of a stream's beginning, which may lack the message's ``ts``.
+    The payload has a stored question, or is the note of a stream's beginning, which may lack the message's ``ts``, or
+    of an agent session.
     """
     if question := event.payload.get("value"):
         await asks.close(ctx.slack, question, asks.ENDED)
         return {"closed": question["ts"]}
     channel: str = event.payload["channel"]
+    if event.payload.get("session"):
+        where = {"channel_id": channel, "thread_ts": event.payload["thread_ts"]}
+        with asks.ignoring_final_errors():
+            await ctx.slack.client.agents_sessions_setStatus(**where, status="closed")
+        return {"session": where["thread_ts"]}
     ts: str | None = event.payload["ts"]
     if ts is None:
         # A later event's stream in the thread began after this job was stored.

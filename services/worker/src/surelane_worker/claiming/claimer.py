@@ -115,9 +115,9 @@ class Wakeup:
         """Whether a claim found events: more may be scheduled behind them."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def wake(self) -> None:
-        """Say that there may be something to claim, now or later."""
-        self.active = True
+    def wake(self, *, later: bool = True) -> None:
+        """Say that there may be something to claim, now or, unless not ``later``, then."""
+        self.active = self.active or later
         self._reason.set()
 
     def answered(self) -> None:
@@ -162,6 +162,7 @@ class Side:
 
     def __post_init__(self) -> None:
         self._pause: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | None = None
         self._again = False
 
     def wake(self) -> None:
@@ -176,6 +177,15 @@ class Side:
             self.wake()
             seconds = random.uniform(0, pause)  # noqa: S311 - no secret
             self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on, pause)
+
+    def answer_late(self, seconds: float) -> None:
+        """Claim so many seconds later what other workers have left, once for all notifications until then."""
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(seconds, self._claim_late)
+
+    def _claim_late(self) -> None:
+        self._late = None
+        self.wakeup.wake(later=False)
 
     def _go_on(self, pause: float) -> None:
         self._pause = None

@@ -1,11 +1,14 @@
-"""Positions: one of the workers that handle the same kinds answers notifications, and all do while it is full.
+"""Positions: one of the workers that handle the same kinds answers notifications, and all do while it is busy.
 
 A position is an advisory lock of the session that claims, so PostgreSQL frees it when its worker dies:
 
 - 0, the responder, answers every notification: it claims.
-- 1, the deputy, answers while the responder has no free slot, and takes its position when it ends.
-- Every other worker is in reserve. It answers as the deputy does, and takes turns in polling. It stops listening when
-  it has heard many notifications and the responder had slots for all.
+- 1, the deputy, claims a moment after a notification. An event that is still there tells it that none answered: the
+  responder is dead, or hangs. The deputy then answers at once, and takes the position if it is free.
+- Every other worker is in reserve. It takes turns in polling. It stops listening when it has heard many notifications
+  and the responder had slots for all.
+
+While more than half of the responder's slots are taken, all that listen answer at once.
 
 Those who answer beside the responder let a random pause go by between two answers, so that few of them claim at once.
 
@@ -39,7 +42,7 @@ from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.sessions import Announcer
 
 FULL, FREE, TAKEN = "full", "free", "taken"
-"""Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
+"""Payloads of notifications: the responder is busy; a position is free; a worker without one took one."""
 INTERACTIVE = "interactive"
 """The payload where a person waits for a command or an interaction. All others say that there may be another event."""
 OVERDUE = 0.5
@@ -50,6 +53,10 @@ PASSED_ON = 2.0
 """Seconds for which listeners answer after the responder passed a notification on."""
 PASS_ON_PAUSE = 1.0
 """Seconds between two of those."""
+HESITATION = 0.1
+"""Seconds after a notification in which the responder answers. Then the deputy claims what is left."""
+LEFT = HESITATION / 2
+"""Seconds for which an event that the deputy claims was visible, if none answered."""
 PAUSE, DEPUTYS_PAUSE = 0.5, 0.05
 """The most seconds between two answers of a worker in reserve, and of the deputy."""
 PATIENCE = 1000
@@ -106,7 +113,11 @@ class Position:
         return not self.notifications or self.number is not None
 
     def answers(self) -> bool:
-        """Return whether this worker claims when it is notified, and when an event is due."""
+        """Return whether this worker claims when notified, and when an event is due: at once, or a moment later."""
+        return self.stands_by() or self.attends()
+
+    def attends(self) -> bool:
+        """Return whether it does so at once."""
         return self.leads() or asyncio.get_running_loop().time() < self._attentive_until
 
     def _listens(self) -> bool:
@@ -140,17 +151,19 @@ class Position:
                 self._answer(self.sides[1:])
 
     def due(self) -> None:
-        """Claim, because an event is due. The responder passes it on if it has no free slot."""
+        """Claim, because an event is due. The responder passes it on if it is busy."""
         self._answer(self.sides)
 
     def _answer(self, sides: Sequence[Side]) -> None:
         for side in sides:
-            if not self.leads():
+            if self.leads():
+                if self.number == 0 and side.slots.busy():
+                    self._pass_on()
+                side.wake()
+            elif self.attends():
                 side.answer(DEPUTYS_PAUSE if self.number == 1 else PAUSE)
-                continue
-            if self.number == 0 and side.slots.full():
-                self._pass_on()
-            side.wake()
+            else:
+                side.answer_late(HESITATION)
 
     def wake(self) -> None:
         """Claim, because this worker may have missed notifications."""
@@ -160,8 +173,11 @@ class Position:
     def claimed(self, side: Side, events: Sequence[Event], limit: int) -> None:
         """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
         vt, before = events[0].vt, events[0].prior_vt
-        if before is not None and (vt - before).total_seconds() - self.lease > OVERDUE and not self.leads():
-            self._attend(ATTENTION)
+        waited = 0.0 if before is None else (vt - before).total_seconds() - self.lease
+        if waited > (LEFT if self.number == 1 else OVERDUE) and not self.leads():
+            if not self.attends():
+                self.seek()
+            self._attend(ATTENTION if waited > OVERDUE else PASSED_ON)
         if self.number == 0 and len(events) >= limit and side.slots.full():
             self._pass_on()
 
@@ -353,7 +369,7 @@ class Poller:
         for wakeup, mask in self._masks:
             wakeup.peeked(peek.now, compress(peek.vts, cycle(mask)), self.position.due if answers else None)
         # Others fire a schedule only if its time has come and no worker did.
-        self.on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
+        self.on_cron(peek.cron_in if self.position.attends() or peek.cron_in == 0 else None)
         if peek.position_free:
             self.position.seek()
         if peek.announced is not None:

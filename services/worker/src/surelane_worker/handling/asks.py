@@ -23,7 +23,7 @@ from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.shapes import StepCall, StepMismatchError
 from surelane_worker.handling.steps import Steps
 from surelane_worker.slack.chunks import LONGEST_SECTION, MOST_SECTIONS, beginning, sections, update_of
-from surelane_worker.slack.client import NowhereToReplyError, final_reason
+from surelane_worker.slack.client import PASSING, NowhereToReplyError, final_reason, slack_error
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import owner_fields
 
@@ -33,6 +33,8 @@ CONNECT = "surelane.connect"
 """The id of a button that leads to a page. Its clicks need no answer."""
 MOST_CHOICES = 100
 LONGEST_CHOICE = 75
+LONGEST_INITIAL = 3_000
+"""Characters that Slack takes as the beginning of a text in a modal."""
 LONGEST_QUESTION = 100
 LONGEST_ASKED = LONGEST_SECTION * MOST_SECTIONS - 2_000
 """Characters of a question: Slack takes 40,000 in a message."""
@@ -49,11 +51,15 @@ class AskError(StepMismatchError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a question: the choice or the text that was written, the id of the user, and when."""
+    """An answer to a question: the choice or the text that was written, the id of the user, and when.
+
+    ``text``: what was written beside a choice that takes a text.
+    """
 
     choice: str
     user: str
     at: datetime
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +98,16 @@ class Asks:
         by: People,
         name: str,
         *,
+        written: Mapping[str, str] | None,
         blocking: bool,
         arguments: dict[str, Any],
     ) -> Answer | None:
         """See :meth:`Context.ask`."""
         _check(text, choices, name, timeout, arguments)
+        _check_written(written or {}, choices or (), name)
         block, asked = self._block(name), _asked(text, choices, by)
+        if written:
+            asked["written"] = dict(written)
         question = block.question
         posted = await self._post(event, text, block, _elements(choices), asked, arguments)
         while True:
@@ -109,11 +119,12 @@ class Asks:
             if signal is None:
                 await self._close(question, posted, "No answer came in time.")
                 return None
-            answer = Answer(signal.value["choice"], signal.value["user"], signal.at)
+            given = signal.value
+            answer = Answer(given["choice"], given["user"], signal.at, given.get("text", ""))
             if not callable(by):
                 return answer
             if await self._steps.run(f"{question} may", StepCall(lambda user=answer.user: by(user))):
-                await self._close(question, posted, chosen(answer.choice, answer.user))
+                await self._close(question, posted, chosen(answer.choice, answer.user, answer.text))
                 return answer
             told = partial(
                 tell, self._replies, event, posted, answer.user, "You may not answer this question."
@@ -186,9 +197,9 @@ def may(posted: Mapping[str, Any], user: str) -> bool:
     return posted["by"] is None or user in posted["by"]
 
 
-def chosen(choice: str, user: str) -> str:
-    """Return a sentence that names the choice and the user."""
-    return f"*{escaped(choice)}*, says <@{user}>."
+def chosen(choice: str, user: str, text: str = "") -> str:
+    """Return a sentence that names the choice and the user, and has the text that was written beside it."""
+    return f"*{escaped(choice)}*, says <@{user}>" + (f": {escaped(text)}" if text else ".")
 
 
 async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
@@ -200,10 +211,16 @@ async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
 
 
 async def tell(replies: Replies, event: Event, posted: Mapping[str, Any], user: str, text: str) -> None:
-    """Show one person a text below a question. The others do not see it."""
+    """Show one person a text below a question. The others do not see it. Where Slack refuses, no one sees it.
+
+    Everybody who can read a public channel can click, and Slack shows such a text to the channel's members alone.
+    """
     where = {"channel": posted["channel"], "thread_ts": posted["thread_ts"]}
-    with ignoring_final_errors():
+    try:
         await replies.whisper(event, text, user=user, **where)
+    except SlackApiError as error:
+        if slack_error(error) in PASSING:
+            raise
 
 
 @contextmanager
@@ -216,11 +233,16 @@ def ignoring_final_errors() -> Iterator[None]:
             raise
 
 
-def modal(posted: Mapping[str, Any], block: Block, callback: str = WRITTEN) -> dict[str, Any]:
-    """Return the modal in which a question is answered."""
+def modal(
+    posted: Mapping[str, Any], block: Block, callback: str = WRITTEN, *, choice: str = "", initial: str = ""
+) -> dict[str, Any]:
+    """Return the modal in which a question is answered, or the text beside a ``choice`` is written."""
     asked = {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
-    text = {"type": "plain_text_input", "action_id": "text", "multiline": True}
-    field = {"type": "input", "block_id": "answer", "label": plain("Answer"), "element": text}
+    asked |= {"choice": choice} if choice else {}
+    text: dict[str, Any] = {"type": "plain_text_input", "action_id": "text", "multiline": True}
+    text |= {"initial_value": initial} if initial else {}
+    label = plain(choice or "Answer")
+    field = {"type": "input", "block_id": "answer", "label": label, "element": text}
     return {
         "type": "modal",
         "callback_id": callback,
@@ -247,6 +269,11 @@ def read_click(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
     if name == CHOOSE and not value.isdigit():
         return None, "", ""
     return Block.read(action.get("block_id")), name, value
+
+
+def choice_in(payload: Mapping[str, Any]) -> str:
+    """Return the choice beside which a modal's text is written; empty: the text answers the question itself."""
+    return str(_metadata(payload).get("choice") or "")
 
 
 def asked_in(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,6 +327,14 @@ def _check_choices(choices: object, name: str) -> None:
             raise AskError(f"{name}: a choice is a text of 1 to {LONGEST_CHOICE} characters, not {told}")
     if len(set(choices)) < len(choices):
         raise AskError(f"{name}: the choices of a question differ")
+
+
+def _check_written(written: Mapping[str, str], choices: Sequence[str], name: str) -> None:
+    for choice, initial in written.items():
+        if choice not in choices:
+            raise AskError(f"{name}: {choice!r:.{LONGEST_CHOICE}} takes a text and is not one of the choices")
+        if len(initial) > LONGEST_INITIAL:
+            raise AskError(f"{name}: {choice!r} begins with a text of at most {LONGEST_INITIAL:,} characters")
 
 
 def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar, Unpack, overload
 
 from surelane.events import Event
@@ -228,6 +228,7 @@ class Context:
         text: str,
         choices: Sequence[str] | None = None,
         *,
+        written: Mapping[str, str] | None = None,
         timeout: Pause | None = None,
         by: People = None,
         name: str = "ask",
@@ -242,6 +243,8 @@ class Context:
             event: the event in whose thread to ask.
             text: the question.
             choices: up to five are buttons, more a menu. Without choices people write a text in a modal.
+            written: the choices that take a text, and what each text begins with: a click on one opens a modal.
+                The answer has the choice and its ``text``.
             timeout: how long to wait, at most 3,650 days.
             by: who may answer: a user's id, several, or a function of an id, which runs as a step; by default
                 everybody who sees the message.
@@ -256,7 +259,7 @@ class Context:
             AskError: Slack would refuse the question, such as a choice of more than 75 characters. The event fails.
         """
         return await self._attempt.asks.ask(
-            event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments
+            event, text, choices, timeout, by, name, written=written, blocking=blocking, arguments=arguments
         )
 
     def stoppable(
@@ -366,10 +369,14 @@ class Context:
         Raises:
             ChildError: the child failed, expired or was cancelled.
             StepMismatchError: the child was started with another payload, or is in the group that it blocks.
+            TypeError: an asynchronous handler gave what is no kind.
         """
         if isinstance(what, str):
             given = {} if payload is None else payload
             child = Job(what, given, max_attempts=max_attempts, priority=priority, group_key=group_key)
             return run_child(lambda: self._attempt.steps, child, key, if_failed=if_failed, blocking=blocking)
+        with suppress(RuntimeError):  # a thread has no loop
+            if asyncio.get_running_loop() is self._attempt.services.loop:
+                raise TypeError("ctx.run of a coroutine is for synchronous handlers: await it here")
         called = self._attempt.called(what, threading.get_ident())
         return asyncio.run_coroutine_threadsafe(called, self._attempt.services.loop).result()

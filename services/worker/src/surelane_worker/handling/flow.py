@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, NoReturn
 
 from surelane.errors import SurelaneError
-from surelane_service.lifecycle import apart
+from surelane_service.lifecycle import RUN, apart
 from surelane_worker.handling.outcomes import Suspend, Wait
 from surelane_worker.handling.pending import going_on, is_timed, tasks_of
 
@@ -26,6 +26,8 @@ SURE = 3
 """Turns of the event loop after which a task that ended has woken those that await it."""
 TURNS = 20
 """Turns in which a handler that is to do nothing new may still register an undo."""
+COMING = 60.0
+"""Seconds for which it may take its time, such as for a call, until it comes to all that is stored."""
 LOOK, SOONEST = 1.0, 0.1
 """Seconds between two looks whether a wait is over, while something else goes on: at most, and at least."""
 HELD_BACK, HELD_BACK_TIMED = 1.0, 0.05
@@ -85,6 +87,10 @@ class Flow:
         self.main, self._run, self._due = run.main, run, due
         self.over = False
         """Whether the handler is suspended or has ended. Nothing may begin then."""
+        self.left: object = self
+        """What the tasks that an earlier flow left running have as :data:`RUN`: they are to begin nothing."""
+        self.reached: Callable[[], bool] = lambda: True
+        """Returns whether the handler has come to all that is stored."""
         self.suspend: Suspend | None = None
         """The outcome of a handler that is suspended."""
         self._before = before
@@ -113,8 +119,8 @@ class Flow:
         """Whether the suspension has cancelled the handler's task."""
 
     def check(self) -> None:
-        """Raise :class:`Suspended` if the handler is suspended or has ended."""
-        if self.over:
+        """Raise :class:`Suspended` if the handler is suspended or has ended, or the caller is left of an ended one."""
+        if self.over or RUN.get() is self.left:
             raise Suspended
 
     def stored(self, keys: Sequence[Key]) -> None:
@@ -215,9 +221,11 @@ class Flow:
         self._waits[parked] = wait, asyncio.current_task(), self._loop.time()
         if self._serving is None:
             self._serving = apart(self._serve())
+        late = self._loop.call_later(COMING, self._look)
         try:
             await self._parked(parked)
         finally:
+            late.cancel()
             if not self.over:
                 del self._waits[parked]
 
@@ -239,8 +247,9 @@ class Flow:
         """Look whether anything but the handler's waits can wake it, and is still so a few turns later."""
         self._looking = None
         self._pass(self._next)
-        # A handler that is to do nothing new awaits nothing else.
-        stops = any(wait.sort == STOP for wait, _, _ in self._waits.values())
+        # A handler that is to do nothing new awaits nothing else, once it has come to all that is stored.
+        stopped = [since for wait, _, since in self._waits.values() if wait.sort == STOP]
+        stops = stopped and (self.reached() or min(stopped) + COMING <= self._loop.time())
         if self._busy or self.over or begun != self._begun:
             self._look()
         elif not stops and self._goes_on():
@@ -292,7 +301,8 @@ class Flow:
             for parked, (wait, _, since) in list(self._waits.items()):
                 passed = wait.seconds is not None and since + wait.seconds <= now
                 sent = wait.sort == "wait" and (wait.name, 0) in due
-                if (passed or sent or (wait.name, wait.nth) in due) and not parked.done():
+                over = passed or sent or (wait.name, wait.nth) in due
+                if over and wait.sort != STOP and not parked.done():
                     parked.set_result(None)
         self._serving = None
 

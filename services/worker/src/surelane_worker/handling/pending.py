@@ -5,14 +5,16 @@ its coroutines tell: a sleep, a call, a thread or a timeout goes on by itself; a
 another task does not. What is none of these is taken for something that goes on: the handler then keeps its slot.
 
 The coroutines and their frames are read by documented names (:mod:`inspect`). No public name tells which future a task
-awaits (``_fut_waiter``), what ``asyncio.gather`` waits for (``_children``), or which timeout runs around a coroutine
-(its referents). Where a Python lacks the first two, the task counts as going on: a handler keeps its slot longer.
+awaits (``_fut_waiter``), what ``asyncio.gather`` (``_children``) and ``as_completed`` wait for, or which timeout runs
+around a coroutine (its referents). Where a Python lacks one of the former, or a coroutine is not seen to its end, the
+task counts as going on: a handler keeps its slot longer. A timer that no coroutine shows is not seen.
 """
 
 import asyncio
 import gc
 from collections.abc import Collection, Iterable, Iterator
 from contextvars import Context as Variables
+from itertools import chain
 from math import inf
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, MethodType
 from typing import Any
@@ -80,26 +82,44 @@ def _is_waiting(code: Any) -> bool:
 
 def _rests(task: Task, awaited: Future, tasks: Collection[Task], waits: Collection[Future]) -> bool:
     """Return whether only the handler's waits, or its other tasks, can wake a task."""
-    if is_timed(task):
+    code = list(_code_of(task.get_coro()))
+    if not code or (frame := _frame(code[-1])) is None or is_timed(task):
         return False
-    if awaited in waits:
-        return True
+    innermost = code[-1]
+    module, name = _module(innermost), frame.f_code.co_qualname
+    if awaited in waits:  # what drives a coroutine by itself may have a timer that is not seen
+        return module == "surelane_worker.handling.flow"
     if isinstance(awaited, asyncio.Task):
         return awaited in tasks
-    if (together := getattr(awaited, "_children", None)) is not None:  # asyncio.gather
-        return _all_rest(together, tasks, waits)
-    *_, innermost = None, *_code_of(task.get_coro())
-    if innermost is None or (frame := _frame(innermost)) is None:
-        return False
-    module, name = _module(innermost), frame.f_code.co_qualname
+    if hasattr(awaited, "_children"):  # asyncio.gather
+        return _all_rest([awaited], tasks, waits)
+    if any(_module(each) == "asyncio.tasks" and "_wait_for_one" in each.__qualname__ for each in code):
+        return _completes(code, tasks, waits)
     if _is_waiting(innermost):
         return _all_rest(frame.f_locals.get("fs") or [frame.f_locals.get("fut")], tasks, waits)
     return module in _RESTING or (module.startswith("anyio.") and name.startswith(_OF_ANYIO))
 
 
+def _completes(code: list[Any], tasks: Collection[Task], waits: Collection[Future]) -> bool:
+    """Return whether an ``asyncio.as_completed`` has no timer and waits for what rests. Where it is not found: no."""
+    for each in chain.from_iterable(map(gc.get_referents, code)):
+        if type(each).__name__ == "_AsCompletedIterator":  # since Python 3.13
+            known = {name.removeprefix("_"): value for name, value in vars(each).items()}
+        elif isinstance(each, GeneratorType) and each.__name__ == "as_completed" and each.gi_frame:
+            known = each.gi_frame.f_locals
+        else:
+            continue
+        return known.get("timeout_handle", 0) is None and _all_rest(known["todo"], tasks, waits)
+    return False
+
+
 def _all_rest(futures: Iterable[Any], tasks: Collection[Task], waits: Collection[Future]) -> bool:
     return all(
-        each.done() or each in tasks or each in waits or hasattr(each, "_children") for each in futures
+        each.done()
+        or each in tasks
+        or each in waits
+        or (hasattr(each, "_children") and _all_rest(each._children, tasks, waits))  # noqa: SLF001 - see above
+        for each in futures
     )
 
 

@@ -140,6 +140,15 @@ class Handlers:
         """
         return self._routing(routes.MESSAGE, wanted, timeout=timeout, concurrency=concurrency)
 
+    def mention(
+        self, *wanted: Wanted, timeout: Pause | None = None, concurrency: int | None = None
+    ) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for mentions of the bot, by the text behind its name; see :meth:`message`.
+
+        ``event.match`` is where a compiled pattern was found, with its groups.
+        """
+        return self._routing(routes.MENTION, wanted, timeout=timeout, concurrency=concurrency)
+
     def edited(self, *wanted: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
         """Register a function for messages that a person edited, by their new text; see :meth:`message`.
 

@@ -34,6 +34,8 @@ STOPPED = "slack.agent_session_stopped"
 FIRST = "1"
 """The version of a handler that names none, and of runs of releases that knew no versions."""
 LONGEST_VERSION = 20
+_ADDRESSED = re.compile(r"\A\s*<@[^<>]+>[\s,:]*")
+"""A mention at the beginning. It is removed, so that a pattern may begin with ``^``."""
 _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*))*", re.ASCII)
 
 
@@ -83,13 +85,25 @@ class Sort:
         return partial(self.finds, wanted) if wanted else every
 
     def finds(self, wanted: Collection[Wanted], event: Event) -> bool:
-        """Return whether one of ``wanted`` is in an event."""
+        """Return whether one of ``wanted`` is in an event, and note on it where a pattern is."""
         strings = [found for found in self.found(event) if isinstance(found, str)]
-        return any(self.matches(each, found) for each in wanted for found in strings)
+        for each in wanted:
+            for found in strings:
+                if self.matches(each, found):
+                    event.match = each.search(found) if isinstance(each, re.Pattern) else None
+                    return True
+        return False
+
+
+def addressed_text(event: Event) -> str:
+    """Return what the author of a message typed, behind the name of the bot where that stands first."""
+    return _ADDRESSED.sub("", event.text)
 
 
 MESSAGE = Sort(MESSAGES, lambda event: [event.text], contained)
 """Looks at what a message's author typed."""
+MENTION = Sort(("slack.app_mention",), lambda event: [addressed_text(event)], contained)
+"""Looks at what the author of a mention typed, behind the name of the bot where it stands first."""
 EDITED, DELETED = (
     Sort((kind,), lambda event: [event.text], contained)
     for kind in ("slack.message_changed", "slack.message_deleted")

@@ -20,6 +20,7 @@ from typing import Any
 
 from surelane.codec import SealedError
 from surelane_service.durable import StoredStep
+from surelane_service.lifecycle import RUN
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import STOP, AttemptTasks, Flow, Key
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
@@ -85,6 +86,7 @@ class Steps:
     def __post_init__(self, own: Tasks) -> None:
         self.flow = Flow(self.attempt, self.finalize, self._due)
         self.past = Past(self.fence, own, self.flow.stored)
+        self.flow.reached = self.past.is_over
         self.undos: list[tuple[Key, StepCall]] = []
         """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
@@ -150,8 +152,10 @@ class Steps:
         """Let the stopped handler's undos run. Return the stored undos that it did not get to."""
         self.flow.close()
         self._ends.clear()
-        run = replace(self.attempt, main=asyncio.current_task())
+        run = replace(self.attempt, main=asyncio.current_task(), mark=object())
+        RUN.set(run.mark)
         self.flow, self.replaying = Flow(run, self.finalize, self._due), False
+        self.flow.left = self.attempt.mark
         await self.past.all()
         return self.past.lost_undos()
 

@@ -166,6 +166,10 @@ class Slots:
         """Return whether events of some kind would find no slot."""
         return len(self._claimable(overtaking=False)) < len(self._shares)
 
+    def busy(self) -> bool:
+        """Return whether that is so, or more than half of the slots are taken."""
+        return 2 * len(self._running) > self._concurrency or self.full()
+
     def let_overtake(self) -> None:
         """Let events be claimed singly though none finds a slot: a new one may come before the waiting ones."""
         self._overtaking = OVERTAKING

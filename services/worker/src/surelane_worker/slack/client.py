@@ -44,6 +44,12 @@ FINAL = frozenset(
     metadata_must_be_sent_from_app metadata_too_large invalid_metadata_format invalid_metadata_schema
     expired_trigger_id exchanged_trigger_id hash_conflict push_limit_reached view_too_large
     duplicate_external_id not_enabled not_found file_not_found invalid_trigger_id used_url expired_url
+    user_not_in_channel user_is_bot access_denied accesslimited enterprise_is_restricted team_not_found is_inactive
+    two_factor_setup_required deprecated_endpoint method_deprecated as_user_not_supported invalid_post_type
+    restricted_action_non_threadable_channel cant_broadcast_message block_mismatch invalid_attachments
+    too_many_attachments too_many_contact_cards attachment_payload_limit_exceeded external_ids_limit_reached
+    duplicate_channel_not_found duplicate_message_not_found slack_connect_canvas_sharing_blocked
+    slack_connect_file_link_sharing_blocked slack_connect_lists_sharing_blocked
     """.split()  # noqa: SIM905 - a list literal would fill a page
 )
 """Slack's errors that no further attempt can solve: of the token, of the place, and of what was sent."""
@@ -156,6 +162,8 @@ PERHAPS_DONE = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
 """Slack's errors with HTTP 200 after which the call may have been done. Slack says so of the first two itself."""
+PASSING = PERHAPS_DONE | {"ratelimited"}
+"""Slack's errors that are gone later."""
 UNCLEAR = (aiohttp.ClientError, TimeoutError, OSError, SlackApiError, AttributeError, ValueError)
 """What a call raises without a clear answer. slack-sdk raises the last two for a body that is no JSON object."""
 

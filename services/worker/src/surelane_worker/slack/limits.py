@@ -55,6 +55,7 @@ _METHODS = {
         team.externalTeams.disconnect
     """,
     TIER_3: """
+        agents.sessions.rename agents.sessions.setStatus
         assistant.threads.setSuggestedPrompts assistant.threads.setTitle auth.revoke bookmarks.list bots.info
         canvases.access.delete canvases.access.set canvases.delete canvases.edit canvases.sections.lookup
         chat.delete chat.deleteScheduledMessage chat.meMessage chat.scheduleMessage

@@ -30,22 +30,18 @@ from surelane_worker.slack.client import (
     ThreadGoneError,
     allowing,
     messages_of,
-    plain,
     slack_error,
     unknown_whether_done,
 )
+from surelane_worker.slack.marks import Ordinal, ordinal_of
 
 TRIES = 40
 PAUSE = 0.05
 """Seconds between two tries to note something on a row that another transaction has locked."""
 AWAY = 0.5
 """Seconds between two tries while the database cannot be reached."""
-Ordinal = int | str
-"""The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
-
 ARRIVES = 5.0
 """Seconds of an attempt after which Slack has all that earlier ones sent. Under load a call took over a second."""
-METADATA_TYPE = "surelane_reply"
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then sent again."""
 REMOVED = "_This answer was removed: its question was deleted._"
@@ -365,24 +361,3 @@ def suppress_no_thread() -> Iterator[None]:
     except SlackApiError as error:
         if slack_error(error) not in NO_THREAD:
             raise
-
-
-def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
-    """Return the metadata that marks a message as the event's reply number ``ordinal``.
-
-    ``given``: the message's own metadata, if it has any. The mark is added to it.
-    """
-    mark = {"event_id": event.key, "ordinal": ordinal}
-    given = plain(given)
-    if not isinstance(given, Mapping) or not given:
-        return {"event_type": METADATA_TYPE, "event_payload": mark}
-    return {**given, "event_payload": {**(given.get("event_payload") or {}), METADATA_TYPE: mark}}
-
-
-def ordinal_of(message: dict[str, Any], event: Event) -> Ordinal | None:
-    """Return the ordinal of a message that is a reply to the event, or ``None`` for any other message."""
-    metadata = message.get("metadata") or {}
-    payload = metadata.get("event_payload") or {}
-    mark = object_in(payload if metadata.get("event_type") == METADATA_TYPE else payload.get(METADATA_TYPE))
-    ordinal = mark.get("ordinal") if mark.get("event_id") == event.key else None
-    return ordinal if isinstance(ordinal, int | str) else None

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from io import SEEK_END, BytesIO
 from itertools import count
 from os import PathLike
@@ -37,7 +37,8 @@ from surelane_worker.slack.client import (
 )
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.limits import SlackBusyError
-from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
+from surelane_worker.slack.marks import HandlersClient, Ordinal, metadata_of
+from surelane_worker.slack.notes import Notebooks, SentReplies, Thread
 from surelane_worker.slack.stream import INTERVAL, Begun, Stream, StreamMessage
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
@@ -89,10 +90,10 @@ class Replies:
         self._owner = owner
         self._sent = SentReplies(clients.client, log)
 
-    @property
+    @cached_property
     def client(self) -> AsyncWebClient:
         """The plain Web API client. Each attempt sends its calls again."""
-        return self._client
+        return HandlersClient.like(self._client)
 
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
@@ -391,7 +392,8 @@ class Replies:
         Args:
             interval: seconds between two calls to Slack, in which text is gathered; 0 sends every text at once.
             arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere. Also
-                ``unfurl_links`` and ``unfurl_media``, for a text that is posted because Slack refused its stream.
+                ``unfurl_links`` and ``unfurl_media``, for a text that is posted because Slack refused its stream, and
+                ``session_status`` of ``chat.stopStream``.
         """
         place = place_of(event.payload)
         thread = _taken(place, arguments)

@@ -20,7 +20,6 @@ from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane.text import escaped_once
 from surelane_worker.slack.chunks import content_of, cut, update_of
 from surelane_worker.slack.client import (
     FINAL,
@@ -31,7 +30,8 @@ from surelane_worker.slack.client import (
     slack_error,
     unknown_whether_done,
 )
-from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
+from surelane_worker.slack.marks import Ordinal, metadata_of
+from surelane_worker.slack.notes import Notebook, SentReplies, Thread
 from surelane_worker.slack.tokens import owner_fields
 
 INTERVAL = 0.5
@@ -43,6 +43,8 @@ LOOKS = ("username", "icon_emoji", "icon_url")
 """The arguments of ``chat.startStream`` that a plain message takes, too."""
 UNFURLS = ("unfurl_links", "unfurl_media")
 """Arguments that a plain message alone takes: Slack has none for streams."""
+SESSION = "session_status"
+"""The argument that ``chat.stopStream`` alone takes: the status of the thread's agent session after it."""
 
 Part = dict[str, Any] | JsonObject
 """A chunk or a block."""
@@ -129,7 +131,10 @@ class StreamMessage:
             chunks = []
         self.said += chunks
         await self.check_claim()
-        stop = partial(self.client.chat_stopStream, **self._place, metadata=self._metadata)
+        session = self.arguments.get(SESSION)
+        stop = partial(
+            self.client.chat_stopStream, **self._place, metadata=self._metadata, session_status=session
+        )
         if not (self._live and await self._streaming(stop(chunks=chunks or None, blocks=blocks or None))):
             await self._show(blocks)
         if self.ts:
@@ -154,7 +159,7 @@ class StreamMessage:
         async def start() -> str:
             await self.check_claim()
             place = {"channel": self.begun.thread.channel, "thread_ts": str(self.begun.thread.ts)}
-            given = {name: each for name, each in self.arguments.items() if name not in UNFURLS}
+            given = {name: each for name, each in self.arguments.items() if name not in (*UNFURLS, SESSION)}
             answer = await self.client.chat_startStream(**place, **given, chunks=chunks or None)
             return str(answer["ts"])
 
@@ -186,8 +191,10 @@ class StreamMessage:
         if self.ts is not None:
             await self._streaming(self.client.chat_stopStream(**self._place))
         content = content_of(self.said, blocks)
-        text = escaped_once("".join(chunk.get("text", "") for chunk in self.said), alarms=True)
-        ways = [content, {"text": text}] if text else [content]  # Slack may refuse the blocks
+        says = any("text" in chunk or "blocks" in chunk for chunk in self.said)  # tasks alone are decoration
+        ways = (
+            [content, {"text": content["text"]}] if says and content["text"] else [content]
+        )  # without blocks
         if self.ts is not None:
             for way in ways if any(content.values()) else ():
                 shown = update_of(way["text"], {name: way[name] for name in way if name != "text"})
@@ -199,7 +206,7 @@ class StreamMessage:
                 return
             await self.begun.remove(self.client, self.ts)
             self.ts = None
-        if text or blocks or any("blocks" in chunk for chunk in self.said):  # tasks alone are decoration
+        if says or blocks:
             await self._post(ways)
 
     async def _post(self, ways: Sequence[Mapping[str, Any]]) -> None:

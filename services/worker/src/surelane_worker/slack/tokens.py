@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 from slack_sdk.errors import SlackApiError
@@ -180,17 +181,89 @@ def owner_fields(event: Event) -> dict[str, Any]:
     return wide if owner.enterprise_wide else {"team_id": owner.identity}
 
 
+Fresh = tuple[Mapping[str, Any], datetime | None]
+"""What a row is to hold, and when its access token expires."""
+
+
+def _named(row: Stored | Expiring) -> dict[str, Any]:
+    return {"owner": row.owner.identity, "user": row.user_id or None}
+
+
 @dataclass(frozen=True)
-class Refresher:
-    """Refreshes the tokens that expire, ahead of time, each by one worker.
+class Refreshing(ABC):
+    """Refreshes the tokens of rows, each by one process.
 
-    Slack takes a refresh token once. So a worker claims the refresh of a row in the database, asks Slack without an
-    open transaction, and stores the answer under the row's version. ADR 0067 says what a crash in between costs.
-
-    ``client``: calls Slack without a token.
+    A refresh token counts once. So a process claims the refresh of a row in the database, asks for new tokens without
+    an open transaction, and stores them under the row's version. ADR 0067 says what a crash in between costs.
     """
 
     installations: Installations
+    lasts: ClassVar[timedelta] = LASTS
+
+    async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:
+        """Return an installation's rows. Tokens that are about to end are refreshed first."""
+        rows = await self.installations.find(owner, user_id)
+        soon = datetime.now(UTC) + SOON
+        late = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= soon]
+        if not late:
+            return rows
+        elsewhere = None in [await self.refresh(row) for row in late]
+        until = time.monotonic() + (SLACK_WITHIN if elsewhere else 0)
+        while True:  # another worker may be about to store them
+            rows = await self.installations.find(owner, user_id)
+            now = datetime.now(UTC)
+            ended = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= now]
+            if not ended or time.monotonic() > until:
+                return rows
+            await asyncio.sleep(0.2)
+
+    async def refresh(self, row: Stored | Expiring) -> bool | None:
+        """Refresh a row's tokens. Return false if it is refused or they are gone; ``None``: another process does it."""
+        begun = await self.installations.begin_refresh(row, self.lasts)
+        if begun is None:
+            return None
+        tokens, version = begun
+        # Not cancelled with the worker: the old refresh token is used up once there is an answer.
+        return await asyncio.shield(self._exchange(row, tokens, version))
+
+    async def _exchange(self, row: Stored | Expiring, tokens: Mapping[str, Any], version: int) -> bool:
+        fresh = await self._fresh(row, tokens)
+        if fresh is None:
+            return False
+        stored = await self.store(row, version, *fresh)
+        if stored:
+            _log.info("tokens were refreshed" if fresh[0] else "tokens were removed", **_named(row))
+        else:
+            _log.warning("refreshed tokens were not stored: the installation has changed", **_named(row))
+        return stored
+
+    @abstractmethod
+    async def _fresh(self, row: Stored | Expiring, tokens: Mapping[str, Any]) -> Fresh | None:
+        """Return what the row is to hold; ``None``: it stays, and its claim, too."""
+
+    async def store(
+        self, row: Stored | Expiring, version: int, tokens: Mapping[str, Any], ends: datetime | None
+    ) -> bool:
+        """Store the tokens. They exist nowhere else, so try again while the database is away."""
+        until = time.monotonic() + STORE_WITHIN
+        while True:
+            try:
+                if await self.installations.end_refresh(row, version, tokens, ends):
+                    return True
+                # A call without an answer may have stored them.
+                now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
+                break
+            except SurelaneError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.5)
+        return now is not None and {**now.values, **tokens} == now.values
+
+
+@dataclass(frozen=True)
+class Refresher(Refreshing):
+    """Refreshes the tokens of Slack that expire, ahead of time. ``client``: calls Slack without a token."""
+
     client: AsyncWebClient
     client_id: str
     client_secret: str = field(repr=False)
@@ -214,49 +287,16 @@ class Refresher:
                 _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=said)
         return refreshed
 
-    async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:
-        """Return an installation's rows. Tokens that are about to end are refreshed first."""
-        rows = await self.installations.find(owner, user_id)
-        soon = datetime.now(UTC) + SOON
-        late = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= soon]
-        if not late:
-            return rows
-        elsewhere = None in [await self.refresh(row) for row in late]
-        until = time.monotonic() + (SLACK_WITHIN if elsewhere else 0)
-        while True:  # another worker may be about to store them
-            rows = await self.installations.find(owner, user_id)
-            now = datetime.now(UTC)
-            ended = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= now]
-            if not ended or time.monotonic() > until:
-                return rows
-            await asyncio.sleep(0.2)
-
-    async def refresh(self, row: Stored | Expiring) -> bool | None:
-        """Refresh a row's tokens. Return false if Slack refuses or they are gone; ``None``: another process does it."""
-        begun = await self.installations.begin_refresh(row, LASTS)
-        if begun is None:
-            return None
-        tokens, version = begun
-        # Not cancelled with the worker: the old refresh token is used up once Slack has answered.
-        return await asyncio.shield(self._exchange(row, tokens, version))
-
-    async def _exchange(self, row: Stored | Expiring, tokens: Mapping[str, Any], version: int) -> bool:
+    async def _fresh(self, row: Stored | Expiring, tokens: Mapping[str, Any]) -> Fresh | None:
         prefix = "bot" if row.user_id == BOT else "user"
-        name = {"owner": row.owner.identity, "user": row.user_id or None}
-        answer = await self._asked(tokens.get(f"{prefix}_refresh_token"), name)
+        answer = await self._asked(tokens.get(f"{prefix}_refresh_token"), _named(row))
         if answer is None:
-            return False
+            return None
         expires_in, token, again = map(answer.get, ("expires_in", "access_token", "refresh_token"))
         ends = None if expires_in is None else datetime.now(UTC) + timedelta(seconds=int(expires_in))
-        fresh = {**tokens, f"{prefix}_token": token, f"{prefix}_refresh_token": again}
-        stored = await self._store(row, version, fresh, ends)
-        if stored:
-            _log.info("tokens were refreshed", **name)
-        else:
-            _log.warning("refreshed tokens were not stored: the installation has changed", **name)
-        return stored
+        return {**tokens, f"{prefix}_token": token, f"{prefix}_refresh_token": again}, ends
 
-    async def _asked(self, refresh_token: str | None, name: dict[str, Any]) -> Mapping[str, Any] | None:
+    async def _asked(self, refresh_token: str | None, name: Mapping[str, Any]) -> Mapping[str, Any] | None:
         own = {"client_id": self.client_id, "client_secret": self.client_secret}
         fields = {**own, "grant_type": "refresh_token", "refresh_token": refresh_token or ""}
         try:
@@ -271,21 +311,3 @@ class Refresher:
             _log.warning("Slack does not answer a refresh of tokens", error=type(error).__name__, **name)
             return None
         return answer if isinstance(answer, dict) and answer.get("access_token") else None
-
-    async def _store(
-        self, row: Stored | Expiring, version: int, tokens: Mapping[str, Any], ends: datetime | None
-    ) -> bool:
-        """Store the tokens. They exist nowhere else, so try again while the database is away."""
-        until = time.monotonic() + STORE_WITHIN
-        while True:
-            try:
-                if await self.installations.end_refresh(row, version, tokens, ends):
-                    return True
-                # A call without an answer may have stored them.
-                now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
-                break
-            except SurelaneError:
-                if time.monotonic() > until:
-                    raise
-                await asyncio.sleep(0.5)
-        return now is not None and {**now.values, **tokens} == now.values

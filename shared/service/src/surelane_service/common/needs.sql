@@ -69,7 +69,7 @@ where to_regrole(name) is null;
 -- advice: services cannot work under these. As an administrator: {cure}
 select format('of %s logins of services: %s', count(distinct login.oid)
     , coalesce(string_agg(format('%I: %s', login.rolname, problem), '; ' order by login.rolname, problem)
-        , 'nothing is wrong')) as found
+        filter (where problem is not null), 'nothing is wrong')) as found
 , count(problem) > 0 as wrong
 , string_agg(format('alter role %I %s', login.rolname, mended), '; ' order by login.rolname, problem) as cure
 from pg_roles as login left join lateral (

@@ -40,7 +40,7 @@ class Telemetry:
     traces: TracerProvider | None
     tracer: Tracer | None
     """Starts the service's own spans; ``None`` if traces are off."""
-    metrics: MeterProvider
+    metrics: MeterProvider | None  # an earlier service of this process has it
     pushes_metrics: bool = False
     """Whether metrics are also pushed by OTLP; the SDK must then record them."""
 
@@ -54,32 +54,38 @@ class Telemetry:
     def _shutdown(self) -> None:
         if self.traces is not None:
             self.traces.shutdown()
-        self.metrics.shutdown()
+        if self.metrics is not None:
+            self.metrics.shutdown()
 
 
 def configure_telemetry(service: str, version: str, *, statements: bool = False) -> Telemetry:
     """Install the global tracer and meter providers that the ``OTEL_*`` variables ask for.
+
+    Of several services in one process, the first one's are global. Each has its own ``tracer``.
 
     ``statements``: make spans of SQL statements below other spans. Each then costs more, also without a span.
     """
     resource = Resource.create(
         {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
     )
-    readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
     pushed: MetricExporter | None = _exporter("metrics", ("otlp",))
-    if pushed is not None:
-        readers.append(PeriodicExportingMetricReader(pushed))
-    # The HTTP instrumentations count by the Host header, so a caller could create any number of time series.
-    views = [View(instrument_name="http.*", aggregation=DropAggregation())]
-    meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
-    metrics.set_meter_provider(meter_provider)
+    meter_provider: MeterProvider | None = None
+    if not isinstance(metrics.get_meter_provider(), MeterProvider):
+        readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
+        if pushed is not None:
+            readers.append(PeriodicExportingMetricReader(pushed))
+        # The HTTP instrumentations count by the Host header, so a caller could create any number of time series.
+        views = [View(instrument_name="http.*", aggregation=DropAggregation())]
+        meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
+        metrics.set_meter_provider(meter_provider)
     exporter: SpanExporter | None = _exporter("traces", ("otlp", "console"))
     if exporter is None:
         return Telemetry(None, None, meter_provider, pushed is not None)
     processor = BatchSpanProcessor(RedactingExporter(exporter))
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=Ids())
     tracer_provider.add_span_processor(processor)
-    trace.set_tracer_provider(tracer_provider)
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(tracer_provider)
     if statements:
         from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor  # noqa: PLC0415 - slow to import, for traces alone
 

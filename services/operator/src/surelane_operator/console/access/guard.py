@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from surelane_operator.audit import acting_as
 from surelane_operator.console.access.sessions import NotKnown
+from surelane_operator.console.access.signing import SIGN_IN
 from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER
 from surelane_operator.roles import Viewer
 from surelane_service.logs import get_logger
@@ -21,7 +22,6 @@ PROGRAMS = ("/mcp",)
 """Those that take a bearer token only: no page of ours asks for them, so a browser's session never counts."""
 OPEN = ("/console/sign-in", "/console/static")
 """Those that are not: the way in, and files that hold no secret."""
-SIGN_IN = "/console/sign-in"
 SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 """Methods that change nothing."""
 _logger = get_logger(__name__)
@@ -52,6 +52,9 @@ class RequestGuard:
             response = await self._guard(request, handler)
         except web.HTTPException as refused:
             _note(request, refused)
+            if refused.status in (404, 405) and below(request.path, ("/v1",)):
+                allowed = {name: value for name, value in refused.headers.items() if name == hdrs.ALLOW}
+                return refusal(refused.status, "there is no such operation: see /v1/openapi.json", allowed)
             raise
         except NotKnown:
             if self.away and request.method in SAFE and below(request.path, ("/console",)):

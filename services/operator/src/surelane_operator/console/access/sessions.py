@@ -3,8 +3,6 @@
 All are JWTs; the audience tells them apart. The database keeps the ids that were used, for all replicas.
 """
 
-import hashlib
-import hmac
 import ipaddress
 import json
 import secrets
@@ -13,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import jwt
 from aiohttp import hdrs, web
 
 from surelane.calls import Calls
 from surelane.errors import SurelaneError, described
+from surelane_operator.console.access.signing import Signer
 from surelane_operator.console.access.viewer import EVENT_STREAM
 from surelane_operator.roles import Groups, Role, Viewer
 from surelane_service.logs import get_logger
@@ -28,47 +26,12 @@ IDLE = timedelta(minutes=30)
 """How long a session lasts without a request of the person."""
 KEPT = web.RequestKey("session", dict[str, Any])
 """The key of a request under which its session is, once it is known to hold."""
-_ALGORITHM = "HS256"
-_ISSUER = "surelane"
-_REQUIRED: Any = {"require": ["exp", "aud", "iss", "jti"]}
 _SESSION = "session"
 _logger = get_logger(__name__)
 
 
 class NotKnown(Exception):  # noqa: N818 - named for what happened
     """The database does not say whether a signed value was used, so the value does not count."""
-
-
-class Signer:
-    """Signs small values that come back from browsers, and reads them."""
-
-    def __init__(self, key: str) -> None:
-        """Derive the signing key from ``key``, which may also serve another purpose."""
-        self._key = hmac.digest(key.encode(), b"surelane console", hashlib.sha256)
-
-    def sign(self, audience: str, lasts: timedelta, values: Mapping[str, Any]) -> str:
-        """Sign ``values`` for an audience; they expire."""
-        given = {"jti": secrets.token_urlsafe(18), "iss": _ISSUER, "aud": audience}
-        claims = {**values, **given, "exp": datetime.now(UTC) + lasts}
-        return self.sign_again(claims)
-
-    def sign_again(self, claims: Mapping[str, Any]) -> str:
-        """Sign values that were read, or some of them changed. They expire when the first ones do."""
-        return jwt.encode(dict(claims), self._key, _ALGORITHM)
-
-    def read(self, audience: str, text: str) -> dict[str, Any] | None:
-        """Return the values; ``None`` where they are forged, expired or for another audience."""
-        try:
-            claims: dict[str, Any] = jwt.decode(
-                text, self._key, [_ALGORITHM], _REQUIRED, audience=audience, issuer=_ISSUER
-            )
-        except jwt.InvalidTokenError:
-            return None
-        return claims
-
-    def digest(self, purpose: str, text: str) -> str:
-        """Return a keyed digest of ``text``, which shows nothing of it. It is another one for each purpose."""
-        return hmac.new(self._key, f"{purpose} {text}".encode(), hashlib.sha256).hexdigest()
 
 
 class UsedIds:

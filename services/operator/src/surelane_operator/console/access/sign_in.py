@@ -9,24 +9,23 @@ from urllib.parse import urlencode
 
 from aiohttp import hdrs, web
 
-from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
+from surelane_operator.console.access.guard import AWAY, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
-from surelane_operator.console.access.sessions import Signer, SignInSessions
+from surelane_operator.console.access.sessions import SignInSessions
+from surelane_operator.console.access.signing import LINK, LINKED, SIGN_IN, Signer
 from surelane_operator.console.access.viewer import ApiTokens, viewer_of
 from surelane_operator.roles import Role
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
 CALLBACK = SIGN_IN + "/oidc/callback"
-LINK = SIGN_IN + "/link"
-LINK_LASTS = timedelta(minutes=15)
 STARTED = timedelta(minutes=10)
 """How long a person may take at the provider."""
 LONGEST_NEXT = 2000
 LONGEST_NAME = 100
 LARGEST_FORM = 16 * 1024
 """The most bytes of a form that anybody may send: many at once would take the memory."""
-_STATE, _LINK = "oidc", "link"
+_STATE = "oidc"
 _logger = get_logger(__name__)
 
 Render = Callable[[dict[str, Any]], str]
@@ -71,7 +70,7 @@ class SignIn:
 
     async def with_link(self, request: web.Request) -> web.Response:
         following = local_path(request.query.get("next", ""))
-        code = self.links.read(_LINK, request.query.get("code", "")) if self.links else None
+        code = self.links.read(LINKED, request.query.get("code", "")) if self.links else None
         if code is None or not await self.sessions.used.use(code):
             return self._page(following, "This link was used before, or is too old.", 403)
         return await self._enter(request, following, "sign-in link", "operator")
@@ -158,11 +157,6 @@ class SignIn:
         values = {"way": way, "next": following, "error": error, "provider": provider, "start": start}
         text = self.render(values)
         return web.Response(text=text, status=status, content_type="text/html", headers=self.headers)
-
-
-def sign_in_link(base: str, token: str) -> str:
-    """Return a link that signs in an operator once, within :data:`LINK_LASTS`, while ``token`` is the API's."""
-    return f"{base}{LINK}?code={Signer(token.strip()).sign(_LINK, LINK_LASTS, {})}"
 
 
 def local_path(path: str) -> str:

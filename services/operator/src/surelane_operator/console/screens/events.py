@@ -19,7 +19,7 @@ from surelane_service.history import COLUMNS
 
 PAGE = 50
 OF_A_THREAD = 200
-_TIMES = "Write times as 2026-01-31 12:00, in UTC."
+_TIMES = "Write times as 2026-01-31 12:00."
 _WRONG = {
     "since": _TIMES,
     "until": _TIMES,

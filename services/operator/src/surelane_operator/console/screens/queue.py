@@ -35,7 +35,7 @@ async def feedback(sources: Sources, asked: ScreenAddress) -> Values:
     return {
         "given": given,
         "counts": await count_feedback(sources.reads, *which),
-        "ratings": await list_feedback(sources.reads, *which),
+        "ratings": [each async for each in list_feedback(sources.reads, *which)],
     }
 
 
@@ -155,14 +155,18 @@ async def overview(sources: Sources, asked: ScreenAddress) -> Values:
     workers = await reads.workers()
     recent = await reads.recent_figures(queue.MINUTES)
     figures = await reads.measured()
+    kinds = _kinds(figures, recent, workers)
     return {
         "shards": len(sources.shards),
-        "kinds": _kinds(figures, recent, workers),
+        **{
+            name: [each for each in kinds if _group_of(each) == name]
+            for name in ("busy", "quiet", "internal")
+        },
         "totals": _totals(recent),
         "measured_at": None if figures is None else now - timedelta(seconds=round(figures.age)),
         "behind": 0 if figures is None else figures.group_waiting,
-        "workers": workers,
         "alive": sum(worker["alive"] for worker in workers),
+        "lacking": lacking(workers),
         "findings": _worst_first(await sources.examination(), BAD),
         "unanswered": await reads.list_events(Filter(queue.UNANSWERED, since=now - queue.WEEK), 8),
         "waiting": await reads.longest_waiting(12),
@@ -170,6 +174,19 @@ async def overview(sources: Sources, asked: ScreenAddress) -> Values:
         "heat": heat_of(await reads.trends.latest(None, "day")),
         **await _over_time(sources, asked),
     }
+
+
+def lacking(workers: Sequence[Mapping[str, Any]]) -> int:
+    """Count the workers that are gone and that none replaced: no other one began since the first of them went."""
+    gone = [worker["seen_at"] for worker in workers if not worker["alive"]]
+    begun = [worker for worker in workers if worker["alive"] and gone and worker["started_at"] > min(gone)]
+    return max(len(gone) - len(begun), 0)
+
+
+def _group_of(row: Mapping[str, Any]) -> str:
+    if str(row["figures"].kind).startswith("surelane."):
+        return "internal"
+    return "busy" if _activity(row)[0] or row["figures"].paused else "quiet"
 
 
 def _worst_first(examination: Any, levels: Sequence[str]) -> list[Any]:  # noqa: ANN401 - as Sources has it

@@ -1,4 +1,5 @@
 // Keeps the content up to date by server-sent events, and says when it is not.
+import { nameCells } from "./cards.js";
 import { morph } from "./morph.js";
 import { released } from "./press.js";
 import { sayTimes } from "./times.js";
@@ -25,6 +26,7 @@ function replace(wanted) {
   released(() => {
     morph(content, wanted);
     sayTimes(content);
+    nameCells(content);
     content.dispatchEvent(new Event("shown"));
   });
 }

@@ -70,8 +70,8 @@ function update(known, wanted) {
     return;
   }
   if (known.dataset.keep !== undefined) return;
-  // The page writes relative times itself.
-  if (known.matches("time[data-ago]") && known.dateTime === wanted.dateTime) return;
+  // The page writes times itself.
+  if (known.matches("time") && known.dateTime === wanted.dateTime) return;
   for (const { name } of [...known.attributes]) {
     if (!wanted.hasAttribute(name) && !KEPT.has(name)) known.removeAttribute(name);
   }

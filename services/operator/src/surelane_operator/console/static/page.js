@@ -1,9 +1,10 @@
 // Starts what the page needs: times, the menu, shortcuts, actions, the live content.
 import { answerActions } from "./actions.js";
+import { nameCells } from "./cards.js";
 import { follow } from "./live.js";
 import { hiddenParts } from "./payload.js";
 import { picking } from "./picking.js";
-import { sayTimes } from "./times.js";
+import { askTimes, sayTimes } from "./times.js";
 
 function menu() {
   const button = document.querySelector("#menu");
@@ -34,7 +35,9 @@ function shortcuts() {
 
 menu();
 shortcuts();
+askTimes();
 sayTimes();
+nameCells();
 setInterval(sayTimes, 5000);
 answerActions();
 hiddenParts();

@@ -1,0 +1,1 @@
+"""Handlers of what people do beside a turn: rules, ratings, edits."""
