@@ -28,9 +28,11 @@ language sql immutable parallel safe return interval '90 seconds';
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer set enable_seqscan = on as $$
 declare
-    _since timestamptz := greatest((select max(seen_at) from agent.worker where seen_at <= agent.clock())
+    -- In a condition it would be called for each row, and could use no index: it is volatile.
+    _now timestamptz := agent.clock();
+    _since timestamptz := greatest((select max(seen_at) from agent.worker where seen_at <= _now)
         , (select max(handled_at) from agent.kind
-            where handled_at between agent.clock() - interval '1 day' and agent.clock())) - agent.alive_for();
+            where handled_at between _now - interval '1 day' and _now)) - agent.alive_for();
 begin
     return array(
         select k.kind from agent.kind as k where not k.paused

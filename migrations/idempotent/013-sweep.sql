@@ -229,7 +229,8 @@ language plpgsql security definer as $$ begin
         -- Requests that an ingest process left behind as it died.
         delete from agent.request as r where r.ctid = any(array(
             select left_behind.ctid from agent.request as left_behind
-            where left_behind.waits_until < agent.clock() - interval '1 minute' for update skip locked));
+            where left_behind.waits_until < (select agent.clock()) - interval '1 minute'
+            for update skip locked));
     end if;
     return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;

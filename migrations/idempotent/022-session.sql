@@ -214,7 +214,7 @@ begin
     , clock_offset = excluded.clock_offset
     , max_attempts = excluded.max_attempts, seen_at = agent.clock(), session = excluded.session
     , died_at = case when w.session is not distinct from excluded.session then w.died_at end;
-    delete from agent.worker where seen_at < agent.clock() - interval '1 day';
+    delete from agent.worker where seen_at < (select agent.clock()) - interval '1 day';
     perform agent.declare_attempts(_name, _kinds, _max_attempts, _of_kinds);
     if not _known then perform agent.free_groups(); end if;
 end $$;

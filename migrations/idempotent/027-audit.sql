@@ -9,7 +9,7 @@ create or replace function agent.use_id(_id text, _until timestamptz) returns bo
 language plpgsql security definer set enable_seqscan = off as $$ begin
     if _until is null then return not exists (select from agent.used_id where id = _id); end if;
     delete from agent.used_id where id in (
-        select id from agent.used_id where expires_at < agent.clock() - interval '1 hour' limit 20
+        select id from agent.used_id where expires_at < (select agent.clock()) - interval '1 hour' limit 20
         for update skip locked);
     insert into agent.used_id (id, expires_at) values (_id, _until) on conflict do nothing;
     return found;
@@ -23,7 +23,7 @@ returns int8 language plpgsql security definer as $$ declare _id int8;
 begin
     delete from agent.operator_action where id in (
         select id from (select id, at from agent.operator_action order by id limit 100) as oldest
-        where at < agent.clock() - interval '400 days' for update skip locked);
+        where at < (select agent.clock()) - interval '400 days' for update skip locked);
     insert into agent.operator_action (at, who, via, role, action, target, detail)
     values (agent.clock(), left(coalesce(nullif(_who, ''), session_user), 200), _via, session_user
         , left(_action, 100), left(_target, 300), coalesce(_detail, '{}'))

@@ -110,14 +110,14 @@ begin
     if not _full then
         next := null;
         perform agent.delete_rows('model_usage', array(
-                select ctid from agent.model_usage where day < agent.clock() - _older_than order by day
-                limit 10000 for update skip locked))
+                select ctid from agent.model_usage where day < (select agent.clock()) - _older_than
+                order by day limit 10000 for update skip locked))
         , agent.delete_rows('feedback', array(
                 select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000
                 for update skip locked))
         , agent.delete_rows('dropped', array(
-                select ctid from agent.dropped where at < agent.clock() - interval '1 day' order by id
-                limit 10000 for update skip locked));
+                select ctid from agent.dropped where at < (select agent.clock()) - interval '1 day'
+                order by id limit 10000 for update skip locked));
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
         values (_older_than, case when not blocked then agent.clock() end

@@ -47,8 +47,8 @@ create or replace function agent.await_installation
 , _user_id text default '') returns boolean
 language plpgsql security definer set enable_seqscan = off as $$ begin
     delete from agent.install_wait where event_id in (
-        select event_id from agent.install_wait where until < agent.clock() - interval '1 hour' limit 20
-        for update skip locked);
+        select event_id from agent.install_wait where until < (select agent.clock()) - interval '1 hour'
+        limit 20 for update skip locked);
     if not exists (select from agent.install_wait
         where event_id = _id and until = _until and user_id = _user_id) then
         insert into agent.install_wait (event_id, owner_id, enterprise_wide, until, user_id)
@@ -82,7 +82,7 @@ create or replace function agent.note_report(_id int8, _enterprise_wide boolean,
 language plpgsql security definer set enable_seqscan = off as $$ begin
     delete from agent.other_report as r where r.event_id in (
         select o.event_id from agent.other_report as o
-        where o.at < agent.clock() - interval '1 hour'
+        where o.at < (select agent.clock()) - interval '1 hour'
         and not exists (select from agent.event as e where e.id = o.event_id)
         order by o.at limit 20 for update skip locked);
     insert into agent.other_report (event_id, owner_id, enterprise_wide, at)
@@ -244,7 +244,7 @@ language sql stable security definer begin atomic
     -- A worker reads no time before the year 1.
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
     from agent.installation as i
-    where i.expires_at <= agent.clock() + _within and strpos(i.owner_id, ' ') = 0
+    where i.expires_at <= (select agent.clock()) + _within and strpos(i.owner_id, ' ') = 0
     and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
