@@ -63,6 +63,7 @@ async def queue_database(server: Server, template: str) -> AsyncIterator[str]:
     async with server.fresh(template) as name:
         owner = await asyncpg.connect(server.uri(name))
         await owner.execute(CLOCK + NOTED)
+        await server.execute(f"alter database {name} set tests.shared = on")
         await owner.close()
         yield server.uri(name)
 
@@ -127,6 +128,16 @@ async def queue(connect: Connect) -> Connection:
     connection = await connect()
     await connection.execute(f"{EMPTY} update agent.test_clock set shift = '0'")
     return connection
+
+
+@pytest.fixture
+async def own_queue(server: Server, template: str) -> AsyncIterator[Connection]:
+    """Connect to a database of the test's own: what it reads is counted, and other tests leave dead rows."""
+    async with server.fresh(template) as name:
+        connection = await asyncpg.connect(server.uri(name))
+        await connection.execute(CLOCK)
+        yield connection
+        await connection.close()
 
 
 @pytest.fixture

@@ -150,6 +150,9 @@ async def read(queue: Connection, statement: str) -> tuple[int, int]:
 
     Take the lesser of two counts: where another test makes or drops a database, plans are made anew.
     """
+    assert await queue.fetchval("select current_setting('tests.shared', true) is null"), (
+        "its dead rows would count"
+    )
     counts = []
     for _ in range(3):
         async with undone(queue):

@@ -191,10 +191,10 @@ async def test_the_runbooks_statement_frees_what_a_jump_of_the_clock_left(queue:
         "agent.longest_waiting(9)",
     ],
 )
-async def test_a_kind_without_events_costs_no_probe_of_each_lane(queue: Connection, call: str) -> None:
-    await queue.execute("insert into agent.kind select 'idle ' || n from generate_series(1, 5000) as n")
-    await do.enqueue(queue)
-    pages, _ = await read(queue, f"select * from {call}")
+async def test_a_kind_without_events_costs_no_probe_of_each_lane(own_queue: Connection, call: str) -> None:
+    await own_queue.execute("insert into agent.kind select 'idle ' || n from generate_series(1, 5000) as n")
+    await do.enqueue(own_queue)
+    pages, _ = await read(own_queue, f"select * from {call}")
     assert pages < 2_500, "half a page for each kind: in tests, a call of the clock for each reads one"
 
 
@@ -210,9 +210,9 @@ EXPIRING = {
 
 
 @pytest.mark.parametrize("call", EXPIRING)
-async def test_what_expired_is_found_by_its_index(queue: Connection, call: str) -> None:
+async def test_what_expired_is_found_by_its_index(own_queue: Connection, call: str) -> None:
     """The clock is volatile: a condition that calls it looks at each row."""
-    await queue.execute(f"insert into agent.{EXPIRING[call]} from generate_series(1, 5000) as n")
-    pages, rows = await read(queue, call)
+    await own_queue.execute(f"insert into agent.{EXPIRING[call]} from generate_series(1, 5000) as n")
+    pages, rows = await read(own_queue, call)
     assert pages < 500
     assert rows < 100
