@@ -2,7 +2,7 @@
 --   extend_leases: a worker's heartbeat
 --   note_event: a worker, for what the next attempt must know
 --   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
---   in_halves, added: one item that refuses stops no other; retention, erasing
+--   in_halves, each_kind, added: one item that refuses stops no other; retention, erasing, sweeps
 --   end_claims: their events are visible at once; rescues
 --   rescue_events: claims without heartbeats; a worker's sweep
 --   rescue_worker: a worker without its session; responder and deputy
@@ -81,7 +81,9 @@ language sql immutable parallel safe return left(_sqlstate, 2) in ('40', '53', '
 -- with its SQLSTATE.
 create or replace function agent.in_halves
 ( _statement text, _items anyarray, _what text, out counts jsonb, out kept jsonb)
-language plpgsql as $$ declare _half int4 := cardinality(_items) / 2; _rest record;
+language plpgsql as $$
+declare
+    _half int4 := cardinality(_items) / 2; _rest record; _most text := current_setting('lock_timeout');
 begin
     counts := '{}'; kept := '{}';
     if _items = '{}' then return; end if;
@@ -93,7 +95,7 @@ begin
             raise;
         elsif _half = 0 then
             if sqlstate <> '55P03' then -- without the error's own text, which may quote the row
-                raise warning '% % cannot be removed: SQLSTATE %', _what, _items[1], sqlstate;
+                raise warning '% % refuses: SQLSTATE %', _what, _items[1], sqlstate;
             end if;
             kept := jsonb_build_object(format('%s %s', _what, _items[1]), sqlstate);
             return;
@@ -103,7 +105,13 @@ begin
     select * into counts, kept from agent.in_halves(_statement, _items[:_half], _what);
     select * into _rest from agent.in_halves(_statement, _items[_half + 1:], _what);
     counts := agent.added(counts, _rest.counts); kept := kept || _rest.kept;
+    perform set_config('lock_timeout', _most, true);
 end $$;
+
+-- Calls a function for each of some kinds, which it knows as "kind".
+create or replace function agent.each_kind(_call text, _kinds text[]) returns void language sql as $$
+    select agent.in_halves(format('select jsonb_build_object(''kinds'', count(%s)) from unnest($1) as kind'
+            , _call), _kinds, 'kind') $$;
 
 -- The sums of two objects of counts.
 create or replace function agent.added(_counts jsonb, _more jsonb) returns jsonb
