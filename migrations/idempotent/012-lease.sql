@@ -1,7 +1,6 @@
 -- Heartbeats, notes, and the rescue of dead workers' events.
 --   extend_leases: a worker's heartbeat
 --   note_event: a worker, for what the next attempt must know
---   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
 --   in_halves, each_kind, added: one item that refuses stops no other; retention, erasing, sweeps
 --   end_claims: their events are visible at once; rescues
 --   rescue_events: claims without heartbeats; a worker's sweep
@@ -70,11 +69,6 @@ begin
     end;
     return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
 end $$;
-
--- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
--- one event may be at fault, and the others go on without it.
-create or replace function agent.is_outage(_sqlstate text) returns boolean
-language sql immutable parallel safe return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
 
 -- Runs a statement that takes items as $1 and returns counts. If it fails, in halves: one item that
 -- refuses, or that another transaction has locked, stops no other. kept names it, as one of _what,
@@ -194,14 +188,14 @@ end $$;
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz
 , out released int4) language plpgsql security definer set enable_seqscan = off as $$
-declare _unknown int8[]; _unknown_claims int4[];
+declare _now timestamptz := agent.clock(); _unknown int8[]; _unknown_claims int4[];
 begin
-    before := coalesce(_before, agent.clock());
+    before := coalesce(_before, _now);
     select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}')
     into _unknown, _unknown_claims
-    from agent.event as e where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name
+    from agent.event as e where e.attempts > 0 and e.vt > _now and e.claimed_by = _name
     and (e.claimed[array_upper(e.claimed, 1)] <= before
-        or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 second')
+        or e.claimed[array_upper(e.claimed, 1)] > _now + interval '1 second')
     and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim
         from unnest(_ids, _claims) as known (id, claim));
     released := (

@@ -334,7 +334,7 @@ language sql stable security definer set jit = off as $$
     select 'feedback', array(
         select ctid from agent.feedback as f
         where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(words."all")
-        or f.event_id > 0 and f.at > agent.clock() - interval '1 hour'
+        or f.event_id > 0 and f.at > (select agent.clock()) - interval '1 hour'
         and not exists (select from agent.job as j where j.id = f.event_id)) from words
     union all
     select 'install_wait', array(select ctid from agent.install_wait
@@ -344,7 +344,7 @@ language sql stable security definer set jit = off as $$
     union all
     select 'slack_limit', array(
         select ctid from agent.slack_limit as l where l.name ~ all(words."all")
-        and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock()) from words $$;
+        and coalesce(busy[cardinality(busy)], '-infinity') < (select agent.clock())) from words $$;
 
 -- Removes the named rows, tokens that were there at _asked_at, and what limits and crowds remember
 -- of the names where no live event needs it. Returns the counts, and what is left.

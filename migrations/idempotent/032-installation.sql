@@ -244,7 +244,7 @@ language sql stable security definer begin atomic
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
     from agent.installation as i
     where i.expires_at <= (select agent.clock()) + _within and strpos(i.owner_id, ' ') = 0
-    and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
+    and coalesce(i.refreshing_until, '-infinity') <= (select agent.clock())
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
 
