@@ -177,6 +177,12 @@ class Joining(Input):
     user: str
 
 
+class Problem(Input):
+    """Why the app answers nothing; empty: it can."""
+
+    text: str
+
+
 class Mention(Input):
     """A person's mention of the bot in a workspace's channel."""
 
