@@ -72,18 +72,14 @@ def team(images: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     """Do in a cluster as the page says: accounts in an empty database, Secrets, images, the overlay."""
     project, secret = tmp_path / "mybot", "a-password"
     write_project(project)
-    run(
-        "docker", "build", "-t", f"{REGISTRY}mybot:1", f"--build-arg=REGISTRY={REGISTRY}", project, within=300
-    )
+    built = ("-t", f"{REGISTRY}mybot:1", f"--build-arg=REGISTRY={REGISTRY}")
+    run("docker", "build", *built, project, within=300)
     with namespaced(database="db") as cluster:
         cluster.kubectl("create", "namespace", cluster.namespace)
-        logins = [f"{login}_PASSWORD={secret}" for login in ("OWNER", "INGEST", "WORKER", "OPERATOR")]
-        of_database = [
-            f"POSTGRES_PASSWORD={secret}",
-            "POSTGRES_DB=surelane",
-            *(f"SURELANE_{each}" for each in logins),
-        ]
-        start(cluster, "db", IMAGE, 5432, *of_database)
+        of = ("POSTGRES", *(f"SURELANE_{each}" for each in ("OWNER", "INGEST", "WORKER", "OPERATOR")))
+        start(
+            cluster, "db", IMAGE, 5432, "POSTGRES_DB=surelane", *(f"{each}_PASSWORD={secret}" for each in of)
+        )
         of_slack = ("SURELANE_SIMULATOR_URL=http://simulator:8090", "SURELANE_SIMULATOR_POSTING=off")
         start(cluster, "simulator", images["simulator"], 8090, *of_slack)
         up = "until pg_isready --quiet --host=127.0.0.1; do sleep 0.2; done"  # not yet while it initializes
@@ -98,10 +94,8 @@ def team(images: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
         overlay = project / "k8s/kustomization.yaml"
         text = overlay.read_text().replace("registry.example.com/", REGISTRY)
         text = text.replace("namespace: surelane", f"namespace: {cluster.namespace}")
-        text = text.replace(
-            "    literals:\n", "    literals:\n      - SLACK_API_URL=http://simulator:8090/api/\n"
-        )
-        overlay.write_text(text)
+        api = "SLACK_API_URL=http://simulator:8090/api/"
+        overlay.write_text(text.replace("    literals:\n", f"    literals:\n      - {api}\n"))
         apply_overlay(overlay.parent)
         yield cluster
     run("docker", "image", "rm", f"{REGISTRY}mybot:1", check=False)
@@ -119,8 +113,7 @@ def start(cluster: Cluster, name: str, image: str, port: int, *env: str) -> None
 @pytest.mark.timeout(600)
 async def test_a_new_project_answers_on_a_cluster(team: Cluster) -> None:
     """Its ingest reads the manifest in the bot's image, which is the one place of event types."""
-    await asyncio.to_thread(
-        team.rolled_out, *(f"deployment/{name}" for name in ("ingest", "worker", "operator"))
-    )
+    services = (f"deployment/{name}" for name in ("ingest", "worker", "operator"))
+    await asyncio.to_thread(team.rolled_out, *services)
     assert team.get("job", f"migrate-{version()}")["status"]["succeeded"] == 1
     await answered_once(team.system)
