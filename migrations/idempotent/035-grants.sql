@@ -94,8 +94,7 @@ begin
     for _given in
         select given.name, given.kind, case a.grantee when 0 then 'public'
             else a.grantee::regrole::text end as role
-        , a.grantee = 0 or pg_get_userbyid(a.grantee) = any(_ours) as expected
-        from (
+        , a.grantee = 0 or pg_get_userbyid(a.grantee) = any(_ours) as expected from (
             select oid::regprocedure::text as name, 'routine' as kind, proowner as owner
             , coalesce(proacl, acldefault('f', proowner)) as acl
             from pg_proc where pronamespace = 'agent'::regnamespace

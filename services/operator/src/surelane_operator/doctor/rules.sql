@@ -63,7 +63,7 @@ update agent.event set errors = case jsonb_typeof(errors) when 'array' then erro
 -- rule: lanes
 -- means: events in a lane that no claim reads
 -- advice: put it into lane 0
-e.lane not between -4 and 59;
+e.lane not between -4 and 63;
 update agent.event set lane = 0 where id = ID;
 
 -- rule: bands
