@@ -23,6 +23,9 @@ function workspace(r) {
     if (r.method !== 'POST') {
         return r.args.team; // of a link that begins an installation
     }
+    if (r.uri.startsWith('/v1/triggers/')) {
+        return JSON.parse(r.requestText).team_id || r.args.team; // as its sender names it
+    }
     if (!(r.headersIn['Content-Type'] || '').startsWith('application/x-www-form-urlencoded')) {
         return of_event(JSON.parse(r.requestText));
     }

@@ -16,9 +16,7 @@ from surelane_operator.shards import known
 from surelane_shards.moving import hold, move
 from surelane_shards.placing import place, read_workspaces
 
-workspaces = typer.Typer(
-    help="Place workspaces, and move them between installations.", no_args_is_help=True
-)
+workspaces = typer.Typer(help="Place workspaces, and move them between installations.", no_args_is_help=True)
 Team = Annotated[str, Argument(help="The workspace's id, such as T012AB3CD.")]
 
 

@@ -100,7 +100,7 @@ async def move(source: Connection, target: Connection, team: str, told: Told) ->
     while await moving.has_rows():
         await moving.once()
     for each in (target, source):  # a move that was given up has held it here
-        while await each.fetchval("select agent.free_workspace($1)", team):
+        while await each.fetchval("select agent.free_workspace($1)", team):  # noqa: ASYNC110 - rows
             await asyncio.sleep(_SOON)
     return moving.moved
 

@@ -1,7 +1,7 @@
 """Which installation gets a new workspace: the one that has the fewest."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 
 from surelane_operator.doctor.server import connected
 
@@ -18,7 +18,7 @@ async def read_workspaces(shards: Mapping[str, str]) -> dict[str, list[str]]:
     return dict(zip(shards, await asyncio.gather(*map(read, shards.values())), strict=True))
 
 
-def place(has: Mapping[str, list[str]], placed: Set[str]) -> Iterator[tuple[str, str, str]]:
+def place(has: Mapping[str, list[str]], placed: set[str]) -> Iterator[tuple[str, str, str]]:
     """Yield each workspace that has no place yet, the installation that has it, and the one that gets it.
 
     A workspace stays where it is unless another installation has fewer, also with it.

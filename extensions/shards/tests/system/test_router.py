@@ -15,12 +15,14 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from surelane_dev.processes import ChildProcess
+from surelane_service.webhooks import sign
 from tests.databases import Databases, Server, as_role
 from tests.needs import lacking, program
 from tests.processes import Service, free_port, service, until
 from tests.sql import migrations
 from tests.system.ingest_client import Answer, Slack, envelope, mention, settings
 from tests.system.raw_http import connected, post
+from tests.system.test_triggers import NEW, SECRETS
 
 ROUTER = Path(__file__).parents[2] / "router"
 MEMORY = 256 * 1024 * 1024
@@ -139,6 +141,7 @@ async def stand(tmp_path: Path, server: Server, databases: Databases) -> AsyncIt
 @asynccontextmanager
 async def _ingest(uri: str) -> AsyncIterator[Service]:
     more = {"SURELANE_EVENT_TYPES": "app_mention", "SURELANE_COMMANDS": "/rules"}
+    more["SURELANE_TRIGGER_SECRETS"] = SECRETS
     async with service("surelane_ingest", settings(as_role(uri, "surelane_ingest"), **more)) as running:
         yield running
 
@@ -164,9 +167,13 @@ async def test_each_request_reaches_the_installation_of_its_workspace_unchanged(
     }
     assert (await stand.slack.form("/slack/events", {"payload": json.dumps(clicked)})).status == 200
 
-    assert await stand.teams("alpha") == ["T0UNKNOWN1", "T0UNKNOWN2"]
+    for where, body in (("", b"{}"), ("", b'{"team_id": "T0GARAGE01"}'), (f"?team={BAKERY}", b"[1]")):
+        headers = {"Content-Type": "application/json", **sign(f"msg_{len(body)}", body, [NEW])}
+        assert (await stand.slack.send("POST", f"/v1/triggers/git{where}", body, headers)).status == 200
+
+    assert await stand.teams("alpha") == ["T0UNKNOWN1", "T0UNKNOWN2", ""]
     assert (await stand.teams("beta"))[:3] == [BAKERY, GARAGE, "T0UNKNOWN1"]
-    assert len(await stand.teams("beta")) == 5
+    assert len(await stand.teams("beta")) == 7
 
 
 async def test_the_map_is_read_for_each_request_and_an_outage_and_a_killed_router_cost_others_nothing(
@@ -186,7 +193,11 @@ async def test_the_map_is_read_for_each_request_and_an_outage_and_a_killed_route
     await stand.router.start()
     assert [(await stand.mention(team)).status for team in (BAKERY, "T0UNKNOWN1")] == [200, 200]
     answer = await stand.mention("T0TYPO0001")
-    assert (answer.status, answer.body, answer.headers["Retry-After"]) == (503, b"unknown installation\n", "60")
+    assert (answer.status, answer.body, answer.headers["Retry-After"]) == (
+        503,
+        b"unknown installation\n",
+        "60",
+    )
     await until(lambda: "sends T0TYPO0001 to bta" in "".join(stand.router.shown), what="the error")
 
     beta = stand.installations["beta"]
