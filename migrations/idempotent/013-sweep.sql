@@ -230,7 +230,8 @@ create or replace function agent.sweep_events
 , _by_age boolean default true, _limit int4 default 1000, _mend boolean default true) returns int4
 language plpgsql security definer as $$ begin
     if _mend then
-        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit);
+        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit)
+        , agent.free_workspace(null);
         -- Requests that an ingest process left behind as it died.
         perform agent.delete_rows('request', array(
                 select ctid from agent.request
