@@ -208,7 +208,8 @@ declare
     _stored int8[]; _stored_keys text[]; _first timestamptz; _last timestamptz;
     _known_keys text[]; _addresses text[]; _again int8[];
     _shared text[] := array(select kind from agent.band where workspace is not null)
-        || array(select kind from agent.kind_limit where parks);
+        || array(select kind from agent.kind_limit where parks)
+        || array(select kind from agent.kind where exists (select from agent.arriving));
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
