@@ -128,7 +128,8 @@ def slack_error(error: BaseException | None) -> str | None:
     """Return Slack's name for an error, such as ``channel_not_found``, or ``None`` if it is not an error of Slack's."""
     if not isinstance(error, SlackApiError):
         return None
-    answered = error.response.get("error") if hasattr(error.response, "get") else None
+    said = getattr(error.response, "data", error.response)  # any JSON
+    answered = said.get("error") if hasattr(said, "get") else None
     return answered if isinstance(answered, str) else None
 
 
