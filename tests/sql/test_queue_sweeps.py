@@ -206,6 +206,13 @@ EXPIRING = {
         "install_wait (event_id, owner_id, enterprise_wide, until)"
         " select n, 'T1', false, now() + n * interval '1 min'"
     ),
+    "select agent.read_usage('T1', 'U1')": (
+        "model_usage select date '2020-01-01' + n, 'T1', 'U1', 'm', 1, 1, 1, 1, ''"
+    ),
+    "select agent.release_unknown('w1', '{}', '{}')": (
+        "event (event_ts, kind, event, head, lane, attempts, vt)"
+        " select now(), 'mail', '{}', true, 1, 1, now() - n * interval '1 min'"
+    ),
 }
 
 

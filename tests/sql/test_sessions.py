@@ -302,3 +302,18 @@ async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(
     await advance(queue, timedelta(minutes=-19))
     await session(queue, await connect(), "w2", "note")
     assert "note" in await queue.fetchval("select agent.claimable_kinds()")
+
+
+async def test_a_sweep_ends_a_claim_that_had_lapsed_as_its_worker_died_before_the_clock_went_back(
+    queue: Connection, connect: Connect
+) -> None:
+    identity = await enqueue(queue, "mail")
+    key = await dead(queue, connect)
+    await advance(queue, timedelta(minutes=19))
+    assert await rescue(queue, "w1", key) == (0, 0)
+    await advance(queue, timedelta(minutes=-19))
+    assert (await why(queue, identity))[0] == "running"
+    assert await Engine(queue).rescue_events() == 1
+    job: Any = await Changes(queue).get(identity)
+    last = story_of(job)[-1]
+    assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended")
