@@ -132,6 +132,8 @@ class FleetWorker:
                 await worker.claim(self.stop)
                 await worker.position.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
+        # With the process ends what would send an outcome again.
+        net.database.serve(self.host.die())
 
 
 @dataclass(frozen=True)
