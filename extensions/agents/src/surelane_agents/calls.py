@@ -1,11 +1,12 @@
 """The queue's functions that agents alone call: what models used, what is said, people's rules and ratings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from surelane.codec import REASON, RESULT, SAID, Location, SealedError
 from surelane.events import Event
@@ -13,6 +14,10 @@ from surelane.slack import inner_event, object_in, text_in
 from surelane_service.engine import Engine, Settled
 from surelane_worker.handling.context import Context, attempt_of
 
+NAME = "surelane_model"
+"""The key in a response's metadata under which the model that answered is stored, by its name in the settings."""
+Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 Rule = tuple[int, str, str, str]
 """The id of the event that set it, whom it is about, what it says, and who set it."""
 
@@ -72,6 +77,16 @@ def agent_calls(ctx: Context) -> "AgentCalls":
     return AgentCalls(attempt_of(ctx).services.engine)
 
 
+async def patiently(
+    ctx: Context,
+    call: Callable[Concatenate["AgentCalls", Given], Awaitable[Answer]],
+    *given: Given.args,
+    **named: Given.kwargs,
+) -> Answer:
+    """Make a call for a handler, again and again until the database answers: see :meth:`Fence.patiently`."""
+    return await attempt_of(ctx).steps.fence.patiently(partial(call, agent_calls(ctx)), *given, **named)
+
+
 class AgentCalls:
     """Each method is one call of a function of the queue, and raises errors of :mod:`surelane.errors` alone."""
 
@@ -128,14 +143,13 @@ class AgentCalls:
         self, payload: Mapping[str, Any], at: datetime, step: str, *, by: str, reason: str
     ) -> str | None:
         """Cancel the turns of the thread of a payload that began before a time: ``agent.stop_turns``."""
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        text = await self._sealed(payload)
         answer: str | None = await self._calls.call("stop_turns", text, at, step, by, reason)
         return answer
 
     async def live_messages(self, payload: Mapping[str, Any]) -> list[Any]:
         """Return the payloads of the live events about the message of a payload: ``agent.live_messages``."""
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
-        rows = await self._calls.rows("live_messages", text)
+        rows = await self._calls.rows("live_messages", await self._sealed(payload))
         return [json.loads(await self._codec.open(row["event"])) for row in rows]
 
     async def replace_message(
@@ -150,9 +164,13 @@ class AgentCalls:
 
         It answers as :meth:`surelane.Queue.cancel` does; ``None``: no turn of the message lives.
         """
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        text = await self._sealed(payload)
         answer: str | None = await self._calls.call("replace_message", text, key, step, restart, by, reason)
         return answer
+
+    async def _sealed(self, payload: Mapping[str, Any]) -> str:
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        return text
 
     async def set_rule(self, workspace: str, rule: Rule, owner: Mapping[str, Any]) -> bool:
         """Set a rule, once. Return false where there are as many as may be. ``owner``: names the installation."""
@@ -193,9 +211,8 @@ class AgentCalls:
 
         ``who``: workspace, person and channel. Return false if the channel has no such turn.
         """
-        stored = (
-            None if reason is None else await self._codec.seal(json.dumps(reason), Location(click, REASON))
-        )
+        at = Location(click, REASON)
+        stored = None if reason is None else await self._codec.seal(json.dumps(reason), at)
         return bool(await self._calls.call("rate_turn", turn, *who, rating, stored, model, click))
 
     async def remind_feedback(self, workspace: str, person: str, times: int) -> bool:

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from surelane_agents.agent import AGENTS, Agent, check_models
+from surelane_agents.agent import AGENTS, Agent
 from surelane_agents.agent_settings import AgentSettings, agent_settings
 from surelane_agents.models import metrics
 from surelane_agents.people import edits, feedback, memory, rules, stopping
@@ -26,7 +26,8 @@ agent = Agent()
 def start(settings: WorkerSettings) -> None:
     """Check the settings, make the models, and count what they use. It raises :class:`SettingsError`."""
     warn_of_misspelled(AgentSettings)
-    check_models()
+    for each in AGENTS:
+        each.check_model()
     if agent_settings().model is not None:
         agent.check(settings)
         # A mention may come as a message of its channel.

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic_ai import RunContext
-from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models import Model, ModelRequestParameters
+import pydantic_ai as ai
+from pydantic_ai.models import Model
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.settings import ModelSettings
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 from surelane_agents.errors import ModelRefusedError, UnavailableError
 from surelane_service.lifecycle import outside
@@ -27,18 +24,12 @@ class StoredResponses(WrapperModel):
         super().__init__(wrapped)
         self._run = run
 
-    async def request(
-        self,
-        messages: list[ModelMessage],
-        model_settings: ModelSettings | None,
-        model_request_parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        run, given = self._run, model_request_parameters
-        return await run.respond(partial(run.ask, self.wrapped, messages, model_settings, given))
+    async def request(self, *given: Any) -> ai.ModelResponse:  # noqa: ANN401 - passed on
+        return await self._run.respond(partial(self._run.ask, self.wrapped, *given))
 
 
 @dataclass
-class StoredCalls(WrapperToolset[Any]):
+class StoredCalls(ai.WrapperToolset[Any]):
     """Tools whose calls are steps.
 
     ``demanded``: names of tools that must be there, because they need approval. ``may``: notes who may approve calls of
@@ -54,7 +45,7 @@ class StoredCalls(WrapperToolset[Any]):
         with outside():
             return await super().__aenter__()
 
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+    async def get_tools(self, ctx: ai.RunContext[Any]) -> dict[str, ai.ToolsetTool[Any]]:
         """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
         try:
             async with asyncio.timeout(self.bound() if self.bound else None):
@@ -69,7 +60,7 @@ class StoredCalls(WrapperToolset[Any]):
         return tools
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        self, name: str, tool_args: dict[str, Any], ctx: ai.RunContext[Any], tool: ai.ToolsetTool[Any]
     ) -> Any:  # noqa: ANN401 - a tool's result
         function = partial(self.wrapped.call_tool, name, ctx=ctx, tool=tool)
         limit = None if self.bound is None else self.bound(name)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from surelane.codec import SealedError
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
 from surelane.text import text_of, typed
-from surelane_agents.calls import ThreadEvent, agent_calls
+from surelane_agents.calls import AgentCalls, ThreadEvent, patiently
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
 from surelane_worker.slack.client import messages_of
@@ -113,8 +113,7 @@ async def _stored_in(event: Event, ctx: Context, place: Place) -> list[ThreadEve
         return None
     # A direct message that begins a thread is in the group of all such messages.
     groups = [group, group.removesuffix(f":{root}")] if direct else [group]
-    fence = attempt_of(ctx).steps.fence
-    stored = await fence.patiently(agent_calls(ctx).thread_events, groups, channel, root, ts, TURN)
+    stored = await patiently(ctx, AgentCalls.thread_events, groups, channel, root, ts, TURN)
     return sorted(stored, key=lambda each: (each.event_ts, each.id))
 
 
@@ -123,13 +122,13 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     stored = await _stored_in(event, ctx, place)
     if stored is None:
         return Known(root)
-    fence = attempt_of(ctx).steps.fence
     messages = [each for each in stored if not object_in(each.notes).get("edit")]
     if len(stored) - len(messages) >= MOST_EDITS:
         return Known(root)
     now = {_ts(each): _as_now(each, me) for each in stored}
     since, older = root, list[ThreadMessage]()
     if turn := next((each for each in reversed(messages) if each.turn), None):
+        fence = attempt_of(ctx).steps.fence
         steps = await fence.patiently(fence.engine.read_steps, turn.id)
         stored_as = {each.name: each.result for each in steps}
         got: list[ThreadMessage] = json.loads(stored_as.get(COMPACTED) or stored_as.get(TURN) or "[]")

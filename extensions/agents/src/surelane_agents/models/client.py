@@ -20,9 +20,9 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from surelane.errors import SettingsError
 from surelane_agents.agent_settings import AgentSettings
+from surelane_agents.calls import NAME
 from surelane_agents.errors import ModelRefusedError, UnavailableError
 from surelane_agents.models.carried import fill
-from surelane_agents.setup import NAME
 
 LONGEST_REASON = 300
 """Characters of an error that history keeps."""

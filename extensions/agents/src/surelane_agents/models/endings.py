@@ -70,6 +70,13 @@ def stored_form(response: ai.ModelResponse) -> Any:  # noqa: ANN401 - a message 
     return kept
 
 
+def response_of(stored: Any) -> ai.ModelResponse:  # noqa: ANN401 - a message as JSON
+    """Return the response that a step has stored."""
+    (response,) = ai.ModelMessagesTypeAdapter.validate_python(stored)
+    assert isinstance(response, ai.ModelResponse)  # noqa: S101 - it is what was stored
+    return response
+
+
 def with_own_ids(response: ai.ModelResponse) -> ai.ModelResponse:
     """Return a response whose calls can be told apart, even if its server gave two of them one id."""
     seen, parts = set[str](), list(response.parts)

@@ -43,6 +43,10 @@ class AgentTool:
         """The name by which the model calls it."""
         return self.function.__name__ if self.kind is None else UNSAFE.sub("_", self.kind)
 
+    def about(self) -> dict[str, Any]:
+        """Return what pydantic-ai tells the model of it."""
+        return {"name": self.name, "description": self.description}
+
 
 class ToolTerms(TypedDict, total=False):
     """The terms of :meth:`Tools.add`.
