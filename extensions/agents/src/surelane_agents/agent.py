@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from surelane.errors import SettingsError
-from surelane.events import Event
 from surelane.slack import place_of
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.people.access import Allow, Listed, allow
@@ -18,8 +17,8 @@ from surelane_agents.people.following import MENTIONED, Follow, says_stop, unhea
 from surelane_agents.people.steering import Steering, joined
 from surelane_agents.tools.functions import Tools, load
 from surelane_service.subscriptions import IN_CHANNELS
-from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import Outcome, Pause
+from surelane_worker import Context, Event, Outcome
+from surelane_worker.handling.outcomes import Pause
 from surelane_worker.worker_settings import WorkerSettings
 
 Guard = Callable[[Literal["question", "answer"], str], str | Awaitable[str | None] | None]

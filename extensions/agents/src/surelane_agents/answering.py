@@ -3,7 +3,6 @@
 from collections.abc import Awaitable
 from typing import Any
 
-from surelane.events import Event
 from surelane.slack import Place
 from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import agent_settings
@@ -20,8 +19,8 @@ from surelane_agents.people.steering import WORD, Steered
 from surelane_agents.reply.voice import Voice
 from surelane_agents.run import AgentTurn
 from surelane_agents.tools.servers import servers
-from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.outcomes import Discard, Retry
+from surelane_worker import Context, Discard, Event, Retry
+from surelane_worker.handling.context import attempt_of
 
 LONGEST_QUESTION = 20_000
 """Characters of the message that is answered. The rest is cut."""

@@ -114,7 +114,7 @@ class AgentCalls:
         rows = await self._calls.rows("thread_events", groups, *about)
         return [await self._thread_event(*row) for row in rows]
 
-    async def _thread_event(self, identity: int, *row: Any) -> ThreadEvent:  # noqa: ANN401 - of SQL
+    async def _thread_event(self, identity: int, *row: Any) -> ThreadEvent:
         *known, payload, notes, result = row
         payload = await self._codec.open(payload or "{}")
         result = await self._codec.open(result or "{}", Location(identity, RESULT))
@@ -155,14 +155,10 @@ class AgentCalls:
     async def replace_message(
         self, payload: Mapping[str, Any], key: str, step: str, *, restart: bool, by: str, reason: str
     ) -> str | None:
-        """Cancel the turn of an edited or deleted message, and with ``restart`` store ``payload`` as a new event.
+        """Cancel the turn of an edited or deleted message, and with ``restart`` store the new event.
 
-        Args:
-            payload, key: of the new event: Slack's envelope with the message as it is now, at the time of the edit.
-            step: the name of a step that each turn has.
-            by, reason: who edited or deleted it, and why, both kept in history.
-
-        It answers as :meth:`surelane.Queue.cancel` does; ``None``: no turn of the message lives.
+        ``payload``, ``key``: of that event: Slack's envelope with the message as it is now, at the time of the edit. It
+        answers as :meth:`surelane.Queue.cancel` does; ``None``: no turn of the message lives.
         """
         text = await self._sealed(payload)
         answer: str | None = await self._calls.call("replace_message", text, key, step, restart, by, reason)
@@ -196,12 +192,10 @@ class AgentCalls:
     async def read_schedules(self, prefix: str) -> list[Schedule]:
         """Return the named schedules whose names begin so, those that were changed last at the end."""
         rows = [row for row in await self._calls.rows("read_cron") if row["name"].startswith(prefix)]
-        rows.sort(key=lambda row: row["updated_at"])
-        shown = [await self._codec.show(json.loads(row["payload"])) for row in rows]
         names = "name", "kind", "schedule", "time_zone", "paused", "next_at"
         return [
-            Schedule._make([*map(row.__getitem__, names), each])
-            for row, each in zip(rows, shown, strict=True)
+            Schedule(*map(row.__getitem__, names), await self._codec.show(json.loads(row["payload"])))
+            for row in sorted(rows, key=lambda row: row["updated_at"])
         ]
 
     async def rate_turn(

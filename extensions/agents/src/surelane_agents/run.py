@@ -11,12 +11,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from secrets import token_hex
-from typing import Any
+from typing import Any, Self
 
 import pydantic_ai as ai
 from pydantic_ai.capabilities import HandleDeferredToolCalls, ProcessHistory
 from pydantic_ai.models import Model
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
@@ -26,11 +26,11 @@ from surelane_agents.calls import NAME, AgentCalls, ModelUse, Spent, patiently
 from surelane_agents.context.files import Attached
 from surelane_agents.context.thread import ThreadMessage
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
-from surelane_agents.models import metrics
 from surelane_agents.models.budget import budget_of
 from surelane_agents.models.client import LONGEST_REASON, model_of, request_settings, understood
 from surelane_agents.models.compaction import ask_quietly, compacted_thread, compacted_turn
 from surelane_agents.models.endings import Length, check_end, response_of, stored_form, with_own_ids
+from surelane_agents.models.metrics import count
 from surelane_agents.models.tracing import traced, within_tool
 from surelane_agents.people.access import Access
 from surelane_agents.people.approvals import Approvals
@@ -39,12 +39,12 @@ from surelane_agents.people.steering import Steered
 from surelane_agents.reply.shown import safe_name
 from surelane_agents.reply.transcript import transcript
 from surelane_agents.reply.voice import Speech, Voice
-from surelane_agents.stored import StoredCalls, StoredResponses
 from surelane_agents.tools.accounts import PersonsAccounts
 from surelane_agents.tools.functions import ASKER
 from surelane_agents.tools.results import LONGEST_RESULT, result_shortened, with_files
 from surelane_agents.tools.servers import McpServer, servers
 from surelane_agents.tools.skills import skills
+from surelane_service.lifecycle import outside
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
@@ -101,13 +101,13 @@ class AgentTurn:
             self.approvals.may(tool.name, asker if tool.by == ASKER else tool.by, tool.allow)
         self._below = self.agent.below, self.event, self.ctx
 
-    def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    def report(self, answer: Any, **more: str) -> dict[str, Any]:
         """Return the turn's result for history."""
         cost = {"cost": float(self.cost)} if self.priced else {}
         standing = {"approved": sorted(self.approvals.standing)} if self.approvals.standing else {}
         return {"answer": answer, "model": self.answered, "usage": self.usage, **cost, **standing, **more}
 
-    async def answer(self, asked: str, said: Sequence[ThreadMessage]) -> Any:  # noqa: ANN401 - any JSON
+    async def answer(self, asked: str, said: Sequence[ThreadMessage]) -> Any:
         """Let the model answer, and return its last text, or its output as JSON.
 
         Raises:
@@ -165,7 +165,7 @@ class AgentTurn:
         assert isinstance(last, ai.ModelRequest)  # noqa: S101 - the question, or the results of calls
         return [*messages[:-1], replace(last, parts=[*last.parts, *map(ai.UserPromptPart, joined)])]
 
-    async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: StoredCalls) -> Any:  # noqa: ANN401 - pydantic-ai's agent
+    async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: Any) -> Any:
         """Return pydantic-ai's agent, connected to its servers. One with an account may suspend the turn."""
         instructions = self.agent.instructions or self.settings.model_instructions
         found = servers(self.agent.mcp_file()).items()
@@ -194,11 +194,8 @@ class AgentTurn:
     def _tools_of(self, name: str, server: McpServer) -> ai.AbstractToolset[Any]:
         """Return a server's tools with their calls as steps, and with approval where it is needed."""
         demanded = server.must_have(name)
-        # What runs with a person's account is approved by that person alone.
-        by = self.voice.place.user or [] if server.account else server.by
-        bound, may = partial(server.bound, name), partial(self.approvals.may, by=by, own=server.allow)
         bearer = None if self.accounts is None else self.accounts.bearer(name)
-        stored = StoredCalls(server.toolset(name, bearer), self, demanded, may, bound)
+        stored = StoredCalls(server.toolset(name, bearer), self, server, name)
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ai.ModelResponse:
@@ -246,7 +243,7 @@ class AgentTurn:
         if speech is not None and speech.said and not response.tool_calls:
             speech.below = await below(*self._below)
 
-    async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
+    async def _step(self, name: str, *given: Any) -> Any:
         try:
             return await self.ctx.step(name, *given)
         except StepError as error:
@@ -275,9 +272,7 @@ class AgentTurn:
             raise StoppedError("I stop here: what I may spend today is used up. Please ask tomorrow.")
 
     async def _count(self, response: ai.ModelResponse) -> None:
-        used, (workspace, person) = self._used(response), self._payer
-        await patiently(self.ctx, AgentCalls.count_usage, workspace, person, used, token_hex(8))
-        metrics.count(workspace, used)
+        await count(self.ctx, self.voice.place, self._used(response))
 
     @property
     def _payer(self) -> tuple[str, str]:
@@ -286,12 +281,11 @@ class AgentTurn:
 
     def _used(self, response: ai.ModelResponse) -> ModelUse:
         name = (response.metadata or {}).get(NAME) or ""
-        tokens = response.usage.input_tokens, response.usage.output_tokens
-        cost = self.budget.cost(name, response)
-        self.priced |= cost is not None
-        return ModelUse(name, *tokens, cost or Decimal(0))
+        used, priced = self.budget.used(name, response)
+        self.priced |= priced
+        return used
 
-    async def ask(self, model: Model, messages: list[ai.ModelMessage], *given: Any) -> Any:  # noqa: ANN401 - of a model
+    async def ask(self, model: Model, messages: list[ai.ModelMessage], *given: Any) -> Any:
         """Ask the model, say in Slack what it says, and return its response as JSON."""
         await self._check_budget()
         await self.voice.think()
@@ -316,7 +310,7 @@ class AgentTurn:
         """Let the model sum up a text, in a step of this name. Its tokens count as the turn's."""
         asked = False
 
-        async def ask() -> Any:  # noqa: ANN401 - a message as JSON
+        async def ask() -> Any:
             nonlocal asked
             await self._check_budget()
             asked = True
@@ -333,13 +327,13 @@ class AgentTurn:
     def tokens_left(self) -> int:
         return self.settings.model_tokens - self.usage["input_tokens"] - self.usage["output_tokens"]
 
-    async def call(self, name: str, arguments: Any, call: ai.RunContext[Any], function: Call) -> Any:  # noqa: ANN401 - any JSON
+    async def call(self, name: str, arguments: Any, call: ai.RunContext[Any], function: Call) -> Any:
         """Return a tool's result, from a step. If it failed, the model gets the reason."""
         self.usage["tool_calls"] += 1
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.settings.model_requests:
             raise StoppedError("I stop here: the model calls too many tools.")
         place, tool, title = self.places[call.tool_call_id or ""], self.tools.get(name), safe_name(name)
-        await self.voice.session.resume()
+        await self.voice.session.show("processing")
         await self.voice.show(place, title)
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
@@ -363,7 +357,7 @@ class AgentTurn:
         answer = result.get("answer") if isinstance(result, dict) else None
         return {"result": result_shortened(result if answer is None else answer)}
 
-    async def called(self, name: str, function: Call, limit: float | None, arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    async def called(self, name: str, function: Call, limit: float | None, arguments: Any) -> dict[str, Any]:
         """Call a tool. Return its result, or what the model is told if it fails, or exceeds ``limit`` seconds."""
         tool = self.tools.get(name)
         if tool is not None and tool.timeout is not None:
@@ -391,3 +385,51 @@ def conversation(said: Sequence[ThreadMessage]) -> list[ai.ModelMessage]:
         else ai.ModelRequest([ai.UserPromptPart(each["text"])])
         for each in said
     ]
+
+
+class StoredResponses(WrapperModel):
+    """A model whose responses are steps."""
+
+    def __init__(self, wrapped: Model, run: AgentTurn) -> None:
+        super().__init__(wrapped)
+        self._run = run
+
+    async def request(self, *given: Any) -> ai.ModelResponse:
+        return await self._run.respond(partial(self._run.ask, self.wrapped, *given))
+
+
+@dataclass
+class StoredCalls(ai.WrapperToolset[Any]):
+    """Tools whose calls are steps: the agent's own, or those of a ``server`` of this name."""
+
+    run: AgentTurn
+    server: McpServer | None = None
+    name: str = ""
+
+    async def __aenter__(self) -> Self:
+        with outside():
+            return await super().__aenter__()
+
+    async def get_tools(self, ctx: ai.RunContext[Any]) -> dict[str, ai.ToolsetTool[Any]]:
+        """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
+        if (server := self.server) is None:
+            return await super().get_tools(ctx)
+        try:
+            async with asyncio.timeout(server.bound(self.name)):
+                tools = await super().get_tools(ctx)
+        except TimeoutError:
+            raise UnavailableError("an MCP server did not list its tools in time") from None
+        if missing := sorted(server.must_have(self.name) - tools.keys()):
+            raise ModelRefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
+        # What runs with a person's account is approved by that person alone.
+        by = self.run.voice.place.user or [] if server.account else server.by
+        for name in tools:
+            self.run.approvals.may(name, by, server.allow)
+        return tools
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: ai.RunContext[Any], tool: ai.ToolsetTool[Any]
+    ) -> Any:
+        function = partial(self.wrapped.call_tool, name, ctx=ctx, tool=tool)
+        limit = None if self.server is None else self.server.bound(self.name, name)
+        return await self.run.call(name, tool_args, ctx, partial(self.run.called, name, function, limit))

@@ -26,7 +26,7 @@ def info(call: MethodCall) -> JSON:
     file = call.slack.files.find(call.text("file"))
     if file is None or file.content is None or file.access not in ("visible", "check_file_info"):
         raise ApiError("file_not_found")
-    shape = file_json(file, call.slack.interactions.public_url)
+    shape = file_json(file, call.slack.interactions.public_url) | {"shares": file.shares}
     return {"file": shape, "comments": [], "response_metadata": {"next_cursor": ""}}
 
 
@@ -39,7 +39,7 @@ def complete_upload(call: MethodCall) -> JSON:
     where = call.text("channel_id") or call.text("channels").partition(",")[0]
     if where:
         channel = replace(call, arguments={"channel": where}).joined_channel()
-        call.workspace.post(
+        message = call.workspace.post(
             channel,
             call.workspace.bot.id,
             call.text("initial_comment"),
@@ -47,6 +47,8 @@ def complete_upload(call: MethodCall) -> JSON:
             files=shapes,
             thread_ts=thread_of(call, channel),
         )
+        for file in files:
+            file.shares = {"public": {channel.id: [{"ts": message.ts}]}}
     return {"files": shapes}
 
 

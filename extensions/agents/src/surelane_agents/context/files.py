@@ -201,7 +201,7 @@ class Attached:
         self._content = []
 
     def _with_files(self, request: ModelRequest) -> ModelRequest:
-        def shown(part: Any) -> Any:  # noqa: ANN401 - any part of a request
+        def shown(part: Any) -> Any:
             asks = isinstance(part, UserPromptPart) and part.content == self.asked
             return replace(part, content=self._content) if asks else part
 

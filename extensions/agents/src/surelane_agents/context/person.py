@@ -96,7 +96,7 @@ def sort_of(user: Mapping[str, Any], own: Collection[str | None]) -> str:
     return "guests" if user.get("is_restricted") or user.get("is_ultra_restricted") else "members"
 
 
-async def _asked(ctx: Context, method: Any, last: bool, **given: Any) -> Mapping[str, Any]:  # noqa: ANN401
+async def _asked(ctx: Context, method: Any, last: bool, **given: Any) -> Mapping[str, Any]:
     try:
         return object_in((await method(**given)).data)
     except UNCLEAR as error:

@@ -95,7 +95,7 @@ class Stubs(ai.WrapperToolset[Any]):
 
     returned: Mapping[str, Any]
 
-    async def call_tool(self, name: str, tool_args: dict[str, Any], *_: Any, **__: Any) -> Any:  # noqa: ANN401 - any JSON
+    async def call_tool(self, name: str, tool_args: dict[str, Any], *_: Any, **__: Any) -> Any:
         if name not in self.returned:
             missing = "add what it returns to the case's tools"
             raise LookupError(f"the model called {name} with {tool_args}: {missing}")
@@ -117,7 +117,7 @@ async def evaluate(agent: Agent, cases: Cases, *, judge: str | None = None, time
     return await cases.evaluate(partial(answered, agent), name="agent", progress=False, **given)
 
 
-async def answered(agent: Agent, asked: Asked) -> Any:  # noqa: ANN401 - a text, or the agent's output as JSON
+async def answered(agent: Agent, asked: Asked) -> Any:
     """Return what an agent answers, or what its guard says in its place."""
     if refusal := await _refusal(agent, "question", asked.text):
         return refusal
@@ -141,14 +141,15 @@ async def answered(agent: Agent, asked: Asked) -> Any:  # noqa: ANN401 - a text,
     return await _refusal(agent, "answer", str(output)) or JSON.dump_python(output, mode="json")
 
 
-async def _refusal(agent: Agent, what: Any, text: str) -> str | None:  # noqa: ANN401 - a guard's literal
+async def _refusal(agent: Agent, what: Any, text: str) -> str | None:
     refusal = None if agent.guard is None else agent.guard(what, text)
     return await refusal if inspect.isawaitable(refusal) else refusal
 
 
 def passed(report: Report) -> list[bool]:
     """Return for each answer whether all that was asserted of it holds. What could not be checked does not."""
-    cases = report.cases
-    held = [all(each.value for each in case.assertions.values()) for case in cases]
-    checked = [not case.evaluator_failures for case in cases]
-    return [*map(all, zip(held, checked, strict=True)), *[False] * len(report.failures)]
+    held = [
+        not case.evaluator_failures and all(each.value for each in case.assertions.values())
+        for case in report.cases
+    ]
+    return held + [False] * len(report.failures)

@@ -109,7 +109,7 @@ def _tokens(messages: Sequence[ai.ModelMessage]) -> int:
     return sum(len(_told(part, sys.maxsize)) for each in messages for part in each.parts) // PER_TOKEN
 
 
-def _told(part: Any, most: int = LONGEST_PART) -> str:  # noqa: ANN401 - any part of a message
+def _told(part: Any, most: int = LONGEST_PART) -> str:
     """Return a line about a part of what a turn did, with so many characters of each result."""
     match part:
         case ai.TextPart(content=text):
@@ -125,7 +125,7 @@ def _told(part: Any, most: int = LONGEST_PART) -> str:  # noqa: ANN401 - any par
     return ""
 
 
-async def ask_quietly(model: Model, settings: ModelSettings, text: str) -> Any:  # noqa: ANN401 - a message as JSON
+async def ask_quietly(model: Model, settings: ModelSettings, text: str) -> Any:
     """Ask a model to sum up a text, and return its response as JSON."""
     messages: list[ai.ModelMessage] = [
         ai.ModelRequest(parts=[ai.SystemPromptPart(SUM_UP), ai.UserPromptPart(text)])

@@ -55,7 +55,7 @@ def allow(listed: Listed) -> Allow:
     return Allow((names - places) or frozenset({MEMBERS}), places)
 
 
-def _checked(listed: Any) -> Any:  # noqa: ANN401 - a str or a list of them
+def _checked(listed: Any) -> Any:
     allow(listed)
     return listed
 

@@ -73,7 +73,7 @@ class Approvals:
         asked = [call for call in requests.approvals if (asker, call.tool_name) not in standing]
         asking = [asyncio.create_task(self._asked(call)) for call in asked]
         if asking:
-            await self._voice.session.suspend()
+            await self._voice.session.show("suspended")
         try:
             answers = await asyncio.gather(*asking)
         finally:

@@ -10,14 +10,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_agents.calls import AgentCalls, patiently
 from surelane_agents.context.thread import TURN, quoted
 from surelane_agents.errors import StoppedError
 from surelane_agents.people.following import HEARD, says_stop
-from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.outcomes import Snooze
+from surelane_worker import Context, Event, Snooze
+from surelane_worker.handling.context import attempt_of
 
 JOINED = "joined "
 """Begins the names of steps: the id of a message's event follows. ``agent.joined_turn`` knows it, too."""

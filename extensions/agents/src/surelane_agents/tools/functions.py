@@ -98,7 +98,7 @@ class Tools:
         function: Function,
         approval: bool | None = None,
         by: People = None,
-        **more: Any,  # noqa: ANN401 - other terms
+        **more: Any,
     ) -> Function:
         if not inspect.isroutine(function):
             raise ValueError(f"a tool is a function, not a {type(function).__name__}")

@@ -355,6 +355,7 @@ class Replies:
             )  # Slack's answer does not tell where it posted the file
             uploaded = await self._sent.once(share, find)
         await notebook.note_call(name, uploaded)
+        await self._sent.check_shared(uploaded)
         return uploaded
 
     async def _send_file(self, file: str | PathLike[str] | bytes, arguments: dict[str, Any]) -> str:
