@@ -7,12 +7,11 @@ from surelane.slack import Place
 from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.context.files import Attached, referred
-from surelane_agents.context.person import PERSON, person_of
 from surelane_agents.context.thread import TURN, cut, looked_at, quoted
 from surelane_agents.errors import DOWN, REFUSED, ModelRefusedError, StoppedError, UnavailableError
 from surelane_agents.models.client import model_of, times_in_memory
 from surelane_agents.models.compaction import compact
-from surelane_agents.people.access import Access, allow, refuse
+from surelane_agents.people.access import PERSON, Access, allow, person_of, refuse
 from surelane_agents.people.following import is_named, unheard
 from surelane_agents.people.rules import heard
 from surelane_agents.people.steering import WORD, Steered

@@ -194,7 +194,7 @@ class AgentCalls:
         rows = [row for row in await self._calls.rows("read_cron") if row["name"].startswith(prefix)]
         names = "name", "kind", "schedule", "time_zone", "paused", "next_at"
         return [
-            Schedule(*map(row.__getitem__, names), await self._codec.show(json.loads(row["payload"])))
+            Schedule._make([*map(row.__getitem__, names), await self._codec.show(json.loads(row["payload"]))])
             for row in sorted(rows, key=lambda row: row["updated_at"])
         ]
 

@@ -331,7 +331,7 @@ class Replies:
                 ``thread_ts`` post elsewhere.
 
         Returns:
-            The file's id.
+            The file's id, once Slack has shared the file. One that it does not share within seven seconds is logged.
 
         Raises:
             aiohttp.ClientError: its bytes could not be sent.
