@@ -81,8 +81,7 @@ begin
     ), since as materialized (select max(s.ts) as ts from said as s where s.turn)
     select s.id, s.event_ts, s.turn, s.whole, s.event, s.notes, s.result from said as s, since
     where s.ts >= coalesce(since.ts, '')
-    union all
-    select h.* from agent.kind as edits
+    union all select h.* from agent.kind as edits
     cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as ending (outcome)
     cross join lateral (
         select e.id, e.event_ts, false, false, e.event, '{"edit": true}'::jsonb, null::jsonb
@@ -165,7 +164,7 @@ create or replace function agent.read_usage
     select coalesce(sum(u.input_tokens + u.output_tokens), 0), coalesce(sum(u.cost), 0)
     , coalesce(sum(u.input_tokens + u.output_tokens) filter (where u.user_id = _user_id), 0)
     , coalesce(sum(u.cost) filter (where u.user_id = _user_id), 0)
-    from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date
+    from agent.model_usage as u where u.day = (select (agent.clock() at time zone 'utc')::date)
     and u.owner_id = _owner_id;
 end;
 

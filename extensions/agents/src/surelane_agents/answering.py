@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from surelane.slack import Place
+from surelane.text import shown_beside
 from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.context.files import Attached, referred
@@ -51,7 +52,9 @@ async def _answer(agent: Agent, event: Event, ctx: Context, voice: Voice) -> dic
         await voice.say(ANEW)
         return {"answer": ANEW}
     said = await ctx.step(TURN, heard, event, ctx, place)
-    asked = quoted(place.user, cut(event.text, LONGEST_QUESTION)) + looked_at(event)
+    beside = shown_beside(event.slack) if event.kind.startswith("slack.") else ""
+    text = cut("\n".join(filter(None, [event.text, beside])), LONGEST_QUESTION)
+    asked = quoted(place.user, text) + looked_at(event)
     references, settings = await referred(event, said, ctx, last=last), agent_settings()
     times = times_in_memory(model_of(settings, agent.model))
     files = Attached(ctx, asked, references, settings.file_room, times, last)

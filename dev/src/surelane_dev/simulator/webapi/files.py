@@ -39,14 +39,8 @@ def complete_upload(call: MethodCall) -> JSON:
     where = call.text("channel_id") or call.text("channels").partition(",")[0]
     if where:
         channel = replace(call, arguments={"channel": where}).joined_channel()
-        message = call.workspace.post(
-            channel,
-            call.workspace.bot.id,
-            call.text("initial_comment"),
-            by_app=True,
-            files=shapes,
-            thread_ts=thread_of(call, channel),
-        )
+        text, thread_ts = call.text("initial_comment"), thread_of(call, channel)
+        message = call.workspace.speak(channel, text, files=shapes, thread_ts=thread_ts)
         for file in files:
             file.shares = {"public": {channel.id: [{"ts": message.ts}]}}
     return {"files": shapes}
