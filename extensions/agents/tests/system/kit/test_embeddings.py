@@ -56,7 +56,7 @@ async def test_what_a_provider_refuses_fails_the_job_with_its_reason(
         assert refused.state == "failed"
         assert "answers 400" in str(refused)
         assert (await embedded(bot, [])).result == {"model": "openai:vectors", "vectors": []}
-        assert "does not fit" in str(await embedded(bot, "none"))
+        assert (await embedded(bot, "none")).detail == "invalid_payload"
 
 
 def test_a_model_of_vectors_that_cannot_be_made_is_named() -> None:
