@@ -28,7 +28,7 @@ IMPORTED = (
     "surelane_operator.wiring",
     "surelane_worker.builtin",
     "surelane_agents.models.client",
-    "surelane_agents.run",
+    "surelane_agents.answering",
     "surelane_agents.tools.servers",
     "surelane_worker.wiring",
     "uvloop",

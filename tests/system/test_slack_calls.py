@@ -10,6 +10,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.models.blocks import ContextActionsBlock, FeedbackButtonsElement
 from slack_sdk.models.blocks.basic_components import FeedbackButtonObject
 from slack_sdk.models.messages.chunk import TaskUpdateChunk
+from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
@@ -372,6 +373,19 @@ async def test_file_is_uploaded_once(attempts: Attempts, tmp_path: Path) -> None
 
 
 POSTS = "files.completeUploadExternal"
+
+
+async def test_a_file_that_slack_takes_and_shares_nowhere_is_logged(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surelane_worker.slack.notes.LOOKS", (0.0, 0.01))
+    event, slack = await attempts.mention()
+    attempts.slack.fail("unshared", POSTS)
+    with capture_logs() as lines:
+        lost = await slack.upload(event, b"all well", filename="lost.txt")
+        assert await slack.upload(event, b"all well", filename="found.txt") != lost
+    assert [line["file"] for line in lines if "shared it nowhere" in line["event"]] == [lost]
+    assert [file["name"] for message in attempts.said for file in message.files] == ["found.txt"]
 
 
 @pytest.mark.parametrize(

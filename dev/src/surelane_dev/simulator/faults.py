@@ -18,6 +18,7 @@ ApiFault = Literal[
     "answer_lost",
     "done_but_failed",
     "garbled",
+    "unshared",
 ]
 DeliveryFault = Literal["duplicate", "out_of_order"]
 
@@ -35,6 +36,7 @@ class Fault(BaseModel):
     - ``answer_lost``: the call is done, and the connection breaks before the answer.
     - ``done_but_failed``: the call is done, and answered with ``error`` all the same, with HTTP 200.
     - ``garbled``: the call is done, and the answer, with HTTP 200, is no JSON.
+    - ``unshared``: ``files.completeUploadExternal`` answers as ever, and shares the file nowhere.
     - ``duplicate``: an acknowledged event is delivered again, as if its acknowledgement were lost.
     - ``out_of_order``: an event is delayed until a later one has overtaken it, or for five seconds.
     """

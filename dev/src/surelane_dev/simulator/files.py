@@ -28,6 +28,8 @@ class File:
     type: str = "application/octet-stream"
     access: str = "visible"
     """What an event says of it. If not ``visible``, the event has its id alone."""
+    shares: JSON = field(default_factory=dict)
+    """Where it was shared, as ``files.info`` says. As in Slack, the answer to the upload does not say it yet."""
     read_with: list[str] = field(default_factory=list)
     """The ``Authorization`` of each request that read it."""
 

@@ -17,5 +17,5 @@ def agents_use(**given: Any) -> AbstractContextManager[object]:  # noqa: ANN401 
     settings = load_settings(AgentSettings, **given)
     if settings.model is not None and find_spec("pydantic_ai"):
         # It takes seconds, and on a busy machine more than a test waits for a handler.
-        import_module("surelane_agents.run")
+        import_module("surelane_agents.answering")
     return using(settings)

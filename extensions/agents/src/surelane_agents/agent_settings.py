@@ -90,6 +90,9 @@ class AgentSettings(BaseSettings):
     model_feedback: bool = Field(True, validation_alias="SURELANE_MODEL_FEEDBACK")
     """Whether people can rate the answers of agents that have no blocks of their own below them."""
 
+    model_embeddings: str | None = Field(None, validation_alias="SURELANE_MODEL_EMBEDDINGS")
+    """The model that makes the vectors of ``embed-memories``, such as ``openai:text-embedding-3-small``."""
+
     connect_url: str | None = Field(
         None, validation_alias="SURELANE_CONNECT_URL", pattern=r"^https?://[^\s?#]+$"
     )

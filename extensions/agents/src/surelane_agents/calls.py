@@ -1,11 +1,12 @@
 """The queue's functions that agents alone call: what models used, what is said, people's rules and ratings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from surelane.codec import REASON, RESULT, SAID, SEALED, Location, SealedError, is_sealed
 from surelane.events import Event
@@ -14,6 +15,10 @@ from surelane.slack import inner_event, object_in, text_in
 from surelane_service.engine import Engine, Settled
 from surelane_worker.handling.context import Context, attempt_of
 
+NAME = "surelane_model"
+"""The key in a response's metadata under which the model that answered is stored, by its name in the settings."""
+Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 Rule = tuple[int, str, str, str]
 """The id of the event that set it, whom it is about, what it says, and who set it."""
 
@@ -80,6 +85,16 @@ def agent_calls(ctx: Context) -> "AgentCalls":
     return AgentCalls(attempt_of(ctx).services.engine)
 
 
+async def patiently(
+    ctx: Context,
+    call: Callable[Concatenate["AgentCalls", Given], Awaitable[Answer]],
+    *given: Given.args,
+    **named: Given.kwargs,
+) -> Answer:
+    """Make a call for a handler, again and again until the database answers: see :meth:`Fence.patiently`."""
+    return await attempt_of(ctx).steps.fence.patiently(partial(call, agent_calls(ctx)), *given, **named)
+
+
 class AgentCalls:
     """Each method is one call of a function of the queue, and raises errors of :mod:`surelane.errors` alone."""
 
@@ -107,7 +122,7 @@ class AgentCalls:
         rows = await self._calls.rows("thread_events", groups, *about)
         return [await self._thread_event(*row) for row in rows]
 
-    async def _thread_event(self, identity: int, *row: Any) -> ThreadEvent:  # noqa: ANN401 - of SQL
+    async def _thread_event(self, identity: int, *row: Any) -> ThreadEvent:
         *known, payload, notes, result = row
         shown = [
             await self._shown(payload),
@@ -116,7 +131,7 @@ class AgentCalls:
         ]
         return ThreadEvent(identity, *known, *shown)
 
-    async def _shown(self, stored: str | None, what: str = "", identity: int | None = None) -> Any:  # noqa: ANN401 - any JSON
+    async def _shown(self, stored: str | None, what: str = "", identity: int | None = None) -> Any:
         """Read and open JSON. Where that is impossible, return why in its place: it must hide nothing beside it."""
         return await self._codec.show(read_json(stored or "{}"), Location(identity, what) if what else None)
 
@@ -145,7 +160,7 @@ class AgentCalls:
         self, payload: Mapping[str, Any], at: datetime, step: str, *, by: str, reason: str
     ) -> str | None:
         """Cancel the turns of the thread of a payload that began before a time: ``agent.stop_turns``."""
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        text = await self._sealed(payload)
         answer: str | None = await self._calls.call("stop_turns", text, at, step, by, reason)
         return answer
 
@@ -154,25 +169,25 @@ class AgentCalls:
 
         What no key opens lacks its text.
         """
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
-        shown = [await self._shown(row["event"]) for row in await self._calls.rows("live_messages", text)]
+        rows = await self._calls.rows("live_messages", await self._sealed(payload))
+        shown = [await self._shown(row["event"]) for row in rows]
         return [each for each in shown if isinstance(each, dict)]
 
     async def replace_message(
         self, payload: Mapping[str, Any], key: str, step: str, *, restart: bool, by: str, reason: str
     ) -> str | None:
-        """Cancel the turn of an edited or deleted message, and with ``restart`` store ``payload`` as a new event.
+        """Cancel the turn of an edited or deleted message, and with ``restart`` store the new event.
 
-        Args:
-            payload, key: of the new event: Slack's envelope with the message as it is now, at the time of the edit.
-            step: the name of a step that each turn has.
-            by, reason: who edited or deleted it, and why, both kept in history.
-
-        It answers as :meth:`surelane.Queue.cancel` does; ``None``: no turn of the message lives.
+        ``payload``, ``key``: of that event: Slack's envelope with the message as it is now, at the time of the edit. It
+        answers as :meth:`surelane.Queue.cancel` does; ``None``: no turn of the message lives.
         """
-        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        text = await self._sealed(payload)
         answer: str | None = await self._calls.call("replace_message", text, key, step, restart, by, reason)
         return answer
+
+    async def _sealed(self, payload: Mapping[str, Any]) -> str:
+        text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
+        return text
 
     async def set_rule(self, workspace: str, rule: Rule, owner: Mapping[str, Any]) -> bool:
         """Set a rule, once. Return false where there are as many as may be. ``owner``: names the installation."""
@@ -198,12 +213,10 @@ class AgentCalls:
     async def read_schedules(self, prefix: str) -> list[Schedule]:
         """Return the named schedules whose names begin so, those that were changed last at the end."""
         rows = [row for row in await self._calls.rows("read_cron") if row["name"].startswith(prefix)]
-        rows.sort(key=lambda row: row["updated_at"])
-        shown = [await self._shown(row["payload"]) for row in rows]
         names = "name", "kind", "schedule", "time_zone", "paused", "next_at"
         return [
-            Schedule._make([*map(row.__getitem__, names), each])
-            for row, each in zip(rows, shown, strict=True)
+            Schedule._make([*map(row.__getitem__, names), await self._shown(row["payload"])])
+            for row in sorted(rows, key=lambda row: row["updated_at"])
         ]
 
     async def rate_turn(
@@ -213,9 +226,8 @@ class AgentCalls:
 
         ``who``: workspace, person and channel. Return false if the channel has no such turn.
         """
-        stored = (
-            None if reason is None else await self._codec.seal(json.dumps(reason), Location(click, REASON))
-        )
+        at = Location(click, REASON)
+        stored = None if reason is None else await self._codec.seal(json.dumps(reason), at)
         return bool(await self._calls.call("rate_turn", turn, *who, rating, stored, model, click))
 
     async def remind_feedback(self, workspace: str, person: str, times: int) -> bool:

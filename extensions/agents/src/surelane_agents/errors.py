@@ -8,6 +8,10 @@ from pydantic import ValidationError
 
 from surelane.errors import SettingsError
 
+DOWN = "I cannot answer now: the model does not respond. Please ask again later."
+REFUSED = "I cannot answer this. The people who run me can see why."
+"""What people are told where a turn ends by :class:`UnavailableError` or :class:`ModelRefusedError`."""
+
 
 class ModelError(Exception):
     """A turn cannot go on. The message has no secrets: history keeps it."""

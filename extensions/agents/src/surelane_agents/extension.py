@@ -3,16 +3,15 @@
 from functools import cache
 from typing import Any
 
-from surelane_agents.agent import AGENTS, Agent, check_models
+from surelane_agents.agent import AGENTS, Agent, check_installed
 from surelane_agents.agent_settings import AgentSettings, agent_settings
 from surelane_agents.models import metrics
 from surelane_agents.people import edits, feedback, memory, rules, stopping
 from surelane_service.service_settings import warn_of_misspelled
 from surelane_service.subscriptions import IN_CHANNELS
-from surelane_worker import Context, Event, Handlers
+from surelane_worker import Context, Event, Handlers, Outcome
 from surelane_worker.extensions import Extension
 from surelane_worker.handling.handler import handler_of
-from surelane_worker.handling.outcomes import Outcome
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.worker_settings import WorkerSettings
 
@@ -26,7 +25,11 @@ agent = Agent()
 def start(settings: WorkerSettings) -> None:
     """Check the settings, make the models, and count what they use. It raises :class:`SettingsError`."""
     warn_of_misspelled(AgentSettings)
-    check_models()
+    for each in AGENTS:
+        each.check_model()
+    if agent_settings().model_embeddings is not None:
+        check_installed("SURELANE_MODEL_EMBEDDINGS")
+        _embed_memories()
     if agent_settings().model is not None:
         agent.check(settings)
         # A mention may come as a message of its channel.
@@ -39,6 +42,10 @@ def start(settings: WorkerSettings) -> None:
 async def answer(event: Event, ctx: Context) -> dict[str, Any] | Outcome:
     """Let the built-in agent answer, in Slack or in the result of an ``agent-turn``."""
     return await agent.turn(event, ctx)
+
+
+def _embeds(_: Event) -> bool:
+    return agent_settings().model_embeddings is not None
 
 
 def _answers(_: Event) -> bool:
@@ -58,6 +65,15 @@ def _built_in() -> Handlers:
 def _hear_channels() -> None:
     """Let the built-in agent get the messages of channels. Without a model nothing should claim them."""
     registered_in(EXTENSION.built_in).add(handler_of(answer, IN_CHANNELS, timeout="10m"), _answers)
+
+
+@cache
+def _embed_memories() -> None:
+    """Let the model of the settings make vectors, in place of the handler that makes none."""
+    from surelane_agents.models.embeddings import embed, embedding_model  # noqa: PLC0415 - only with a model
+
+    embedding_model(agent_settings())
+    registered_in(EXTENSION.built_in).add(handler_of(embed, ("embed-memories",), timeout="5m"), _embeds)
 
 
 def _beside() -> Handlers:

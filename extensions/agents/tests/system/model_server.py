@@ -82,7 +82,19 @@ class ModelServer:
         app = web.Application(client_max_size=128 * 2**20)
         paths = "/v1/chat/completions", "/v1/responses"
         app.add_routes([web.post(path, self._complete) for path in paths])
+        app.add_routes([web.post("/v1/embeddings", self._embed)])
         return app
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        """Answer each text with its length as a vector. The plan ``embeddings`` has what is refused before."""
+        body = await request.json()
+        self.asked["embeddings"].append(body)
+        if planned := self.plans.get("embeddings"):
+            return _refused(planned.pop(0))
+        lengths = [len(text) for text in body["input"]]
+        data = [{"object": "embedding", "index": at, "embedding": [n, 0.5]} for at, n in enumerate(lengths)]
+        usage = {"prompt_tokens": sum(lengths), "total_tokens": sum(lengths)}
+        return web.json_response({"object": "list", "model": "vectors", "data": data, "usage": usage})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = self.kept(await request.json())
@@ -104,8 +116,7 @@ class ModelServer:
         planned = self.plans[plan][done]
         reply = planned.pop(0) if isinstance(planned, list) else planned
         if reply.status != 200:
-            error = {"message": f"wrong key {KEY}", "code": "any"}
-            return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
+            return _refused(reply)
         if reply.raw:
             return web.Response(body=reply.raw, content_type="text/event-stream")
         if not body.get("stream"):
@@ -143,6 +154,11 @@ class ModelServer:
             )
             await response.write(b"data: [DONE]\n\n")
         return response
+
+
+def _refused(reply: Any) -> web.Response:
+    error = {"message": f"wrong key {KEY}", "code": "any"}
+    return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
 
 
 def whole(reply: Reply, name: str) -> dict[str, Any]:

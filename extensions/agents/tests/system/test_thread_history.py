@@ -10,7 +10,7 @@ from extensions.agents.tests.system import thread_handlers
 from extensions.agents.tests.system.model_server import Reply, says
 from extensions.agents.tests.system.test_edits import KEYS, TYPES, Talk, endless, talking
 from surelane.calls import Connection
-from surelane_agents.agent import REFUSED
+from surelane_agents.errors import REFUSED
 from surelane_dev.simulator.workspace.model import Channel, Message
 from tests.sql.migrations import connected
 from tests.system.shared import shared_connection

@@ -8,8 +8,7 @@ from surelane.errors import SettingsError
 from surelane.slack import reporter_of
 from surelane_agents import Tools
 from surelane_agents.agent_settings import AgentSettings
-from surelane_agents.context.person import Asker, sort_of
-from surelane_agents.people.access import allow
+from surelane_agents.people.access import Asker, allow, sort_of
 from surelane_service.service_settings import load_settings
 
 OWN = {"team_id": "T1"}

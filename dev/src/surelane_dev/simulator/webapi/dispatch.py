@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from secrets import token_hex
 
@@ -87,7 +87,8 @@ class WebApi:
             case Fault(kind="refused", error=name_of_error):
                 return _response({"ok": False, "error": name_of_error})
         try:
-            answer = _response(await self._run(request, name))
+            unshared = fault is not None and fault.kind == "unshared"
+            answer = _response(await self._run(request, name, ("channel_id", "channels") if unshared else ()))
         except RateLimitedError as error:
             return _rate_limited(error.retry_after)
         except (ApiError, RefusedGrantError) as error:
@@ -101,7 +102,8 @@ class WebApi:
                 return web.Response(text="<html></html>", content_type="text/html"), "garbled"
         return answer
 
-    async def _run(self, request: web.Request, name: str) -> JSON:
+    async def _run(self, request: web.Request, name: str, lost: Sequence[str] = ()) -> JSON:
+        """Do what a call asks for, without its ``lost`` arguments."""
         method = METHODS.get(name)
         if method is None:
             raise ApiError("unknown_method", req_method=name)
@@ -117,7 +119,8 @@ class WebApi:
         if method.needs_token:
             request[TEAM] = workspace.team_id
         slack = replace(self.slack, workspace=workspace)
-        answer = {"ok": True, **method.run(MethodCall(sent.arguments, slack, sent.token))}
+        arguments = {each: value for each, value in sent.arguments.items() if each not in lost}
+        answer = {"ok": True, **method.run(MethodCall(arguments, slack, sent.token))}
         if sent.warnings:
             metadata = answer.get("response_metadata", {})
             warnings = [*metadata.get("warnings", ()), *sent.warnings]

@@ -26,7 +26,7 @@ def info(call: MethodCall) -> JSON:
     file = call.slack.files.find(call.text("file"))
     if file is None or file.content is None or file.access not in ("visible", "check_file_info"):
         raise ApiError("file_not_found")
-    shape = file_json(file, call.slack.interactions.public_url)
+    shape = file_json(file, call.slack.interactions.public_url) | {"shares": file.shares}
     return {"file": shape, "comments": [], "response_metadata": {"next_cursor": ""}}
 
 
@@ -40,7 +40,9 @@ def complete_upload(call: MethodCall) -> JSON:
     if where:
         channel = replace(call, arguments={"channel": where}).joined_channel()
         text, thread_ts = call.text("initial_comment"), thread_of(call, channel)
-        call.workspace.speak(channel, text, files=shapes, thread_ts=thread_ts)
+        message = call.workspace.speak(channel, text, files=shapes, thread_ts=thread_ts)
+        for file in files:
+            file.shares = {"public": {channel.id: [{"ts": message.ts}]}}
     return {"files": shapes}
 
 

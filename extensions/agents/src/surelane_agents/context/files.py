@@ -12,7 +12,6 @@ from typing import Any, NotRequired, TypedDict
 
 import aiohttp
 from pydantic_ai import BinaryContent, ModelMessage, ModelRequest, RunContext, UserContent, UserPromptPart
-from slack_sdk.errors import SlackApiError
 from yarl import URL
 
 from surelane.slack import object_in, text_in
@@ -24,7 +23,7 @@ from surelane_agents.models.carried import forget, marked
 from surelane_service.outbound import received
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
-from surelane_worker.slack.client import PASSING, is_at, origin_of, slack_error, unknown_whether_done
+from surelane_worker.slack.client import PASSING, UNCLEAR, is_at, origin_of, slack_error, unknown_whether_done
 from surelane_worker.worker_settings import WorkerSettings
 
 LARGEST = 10 * 2**20
@@ -46,7 +45,7 @@ BEGINNINGS = {
     "application/pdf": (b"%PDF", b"\xef\xbb\xbf%PDF"),
 }
 """What the images and PDF of a model begin with. Its server refuses a whole request for one file of another type."""
-DELETED, FOREIGN = "it was deleted", "it is of another organization, and Slack does not say more about it"
+DELETED = "it was deleted"
 UNSHARED = "Slack does not find it, or it is not shared with the app"
 SIGN_IN = "Slack asks to sign in: the app may lack the right files:read, or the file is not shared with it"
 REFUSED = {
@@ -56,8 +55,11 @@ REFUSED = {
     "not_visible": UNSHARED,
     "access_denied": "the app may not see it",
     "missing_scope": "the app lacks the right files:read",
+    "tombstone": DELETED,
+    "hidden_by_limit": "Slack hides it: the workspace's plan does not keep it",
+    "check_file_info": "it is of another organization, and Slack does not say more about it",
 }
-"""What Slack's errors and ``file_access`` mean."""
+"""What Slack's errors mean, and a file's ``mode`` and ``file_access``."""
 
 
 class Reference(TypedDict):
@@ -120,13 +122,11 @@ async def _informed(file: dict[str, Any], ctx: Context) -> dict[str, Any]:
         return file
     try:
         answer = await ctx.slack.client.files_info(file=str(file.get("id")))
-    except SlackApiError as error:
+    except UNCLEAR as error:
         said = slack_error(error)
         if said is None or said in PASSING or unknown_whether_done(error):
-            raise UnavailableError(f"Slack cannot answer now: {said}") from None
+            raise UnavailableError(f"Slack cannot answer now: {said or type(error).__name__}") from None
         raise UnreadError(REFUSED.get(said, f"Slack answers {said}")) from None
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise UnavailableError(f"Slack cannot answer now: {type(error).__name__}") from None
     return object_in(answer.get("file")) or file
 
 
@@ -140,15 +140,10 @@ def _reference(file: dict[str, Any], settings: WorkerSettings, why: str) -> Refe
 
 def _unreadable(file: dict[str, Any], url: str, settings: WorkerSettings) -> str:
     """Return why a file cannot be read, as far as Slack's description of it says so."""
-    access, sort, size = file.get("file_access"), str(file.get("mimetype")), file.get("size")
-    if file.get("mode") == "tombstone":
-        return DELETED
-    if file.get("mode") == "hidden_by_limit":
-        return "Slack hides it: the workspace's plan does not keep it"
-    if access == "check_file_info":
-        return FOREIGN
-    if access in REFUSED:
-        return REFUSED[access]
+    sort, size = str(file.get("mimetype")), file.get("size")
+    for said in map(file.get, ("mode", "file_access")):
+        if isinstance(said, str) and said in REFUSED:
+            return REFUSED[said]
     if sort not in BEGINNINGS and not _is_text(sort):
         return "it is no image, PDF or text"
     if isinstance(size, int) and size > LARGEST:
@@ -206,7 +201,7 @@ class Attached:
         self._content = []
 
     def _with_files(self, request: ModelRequest) -> ModelRequest:
-        def shown(part: Any) -> Any:  # noqa: ANN401 - any part of a request
+        def shown(part: Any) -> Any:
             asks = isinstance(part, UserPromptPart) and part.content == self.asked
             return replace(part, content=self._content) if asks else part
 

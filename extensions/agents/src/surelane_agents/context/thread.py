@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from surelane.codec import SealedError, is_sealed
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
 from surelane.text import shown_beside, text_of, typed
-from surelane_agents.calls import ThreadEvent, agent_calls
+from surelane_agents.calls import AgentCalls, ThreadEvent, patiently
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
 from surelane_worker.handling.fence import Fence
@@ -108,8 +108,7 @@ async def _stored_in(event: Event, ctx: Context, place: Place) -> list[ThreadEve
         return None
     # A direct message that begins a thread is in the group of all such messages.
     groups = [group, group.removesuffix(f":{root}")] if direct else [group]
-    fence = attempt_of(ctx).steps.fence
-    stored = await fence.patiently(agent_calls(ctx).thread_events, groups, channel, root, ts, TURN)
+    stored = await patiently(ctx, AgentCalls.thread_events, groups, channel, root, ts, TURN)
     return sorted(stored, key=lambda each: (each.event_ts, each.id))
 
 
@@ -118,7 +117,6 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     stored = await _stored_in(event, ctx, place)
     if stored is None:
         return Known(root)
-    fence = attempt_of(ctx).steps.fence
     messages = [each for each in stored if not object_in(each.notes).get("edit")]
     if len(stored) - len(messages) >= MOST_EDITS:
         return Known(root)
@@ -127,7 +125,7 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     unread = {object_in(each.notes).get("edit", False): each.unread for each in stored if each.unread}
     if turn := next((each for each in reversed(messages) if each.turn), None):
         try:
-            got = await _thread_of(turn.id, fence)
+            got = await _thread_of(turn.id, attempt_of(ctx).steps.fence)
             since = _ts(turn)
         except SealedError as error:
             got, unread = [], {True: str(error)}

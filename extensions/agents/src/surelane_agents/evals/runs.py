@@ -11,22 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pydantic_ai as ai
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel, TypeAdapter
-from pydantic_ai import Agent as Loop
-from pydantic_ai import FunctionToolset, Tool, UsageLimits, WrapperToolset
 from pydantic_ai.capabilities import Instrumentation
 from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import LLMJudge
 from pydantic_evals.evaluators.llm_as_a_judge import set_default_judge_model
 from pydantic_evals.reporting import EvaluationReport, EvaluationReportAdapter
 
+from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.errors import told_of
 from surelane_agents.models.client import model_of, request_settings
 from surelane_agents.run import conversation
-from surelane_agents.setup import Setup
 from surelane_agents.tools.servers import servers
 from surelane_agents.tools.skills import skills
 
@@ -91,19 +90,19 @@ def rated(lines: Iterable[str]) -> Cases:
 
 
 @dataclass
-class Stubs(WrapperToolset[Any]):
+class Stubs(ai.WrapperToolset[Any]):
     """Tools as the model sees them. A call returns what the case has for it."""
 
     returned: Mapping[str, Any]
 
-    async def call_tool(self, name: str, tool_args: dict[str, Any], *_: Any, **__: Any) -> Any:  # noqa: ANN401 - any JSON
+    async def call_tool(self, name: str, tool_args: dict[str, Any], *_: Any, **__: Any) -> Any:
         if name not in self.returned:
             missing = "add what it returns to the case's tools"
             raise LookupError(f"the model called {name} with {tool_args}: {missing}")
         return self.returned[name]
 
 
-async def evaluate(agent: Setup, cases: Cases, *, judge: str | None = None, times: int = 1) -> Report:
+async def evaluate(agent: Agent, cases: Cases, *, judge: str | None = None, times: int = 1) -> Report:
     """Let an agent answer each case so many ``times``, check the answers, and return the report.
 
     Its model is asked for real. ``judge``: the model of ``LLMJudge``, by its name; by default the agent's own.
@@ -118,15 +117,15 @@ async def evaluate(agent: Setup, cases: Cases, *, judge: str | None = None, time
     return await cases.evaluate(partial(answered, agent), name="agent", progress=False, **given)
 
 
-async def answered(agent: Setup, asked: Asked) -> Any:  # noqa: ANN401 - a text, or the agent's output as JSON
+async def answered(agent: Agent, asked: Asked) -> Any:
     """Return what an agent answers, or what its guard says in its place."""
     if refusal := await _refusal(agent, "question", asked.text):
         return refusal
     settings = agent_settings()
-    own = [Tool(each.function, name=each.name, description=each.description) for each in agent.all_tools()]
+    own = [ai.Tool(each.function, **each.about()) for each in agent.all_tools()]
     foreign = {name: each for name, each in servers(agent.mcp_file()).items() if each.account is None}
-    toolsets = [FunctionToolset(own), *(each.toolset(name) for name, each in foreign.items())]
-    loop: Loop[None, Any] = Loop(
+    toolsets = [ai.FunctionToolset(own), *(each.toolset(name) for name, each in foreign.items())]
+    loop: ai.Agent[None, Any] = ai.Agent(
         model_of(settings, agent.model),
         instructions=agent.instructions or settings.model_instructions,
         model_settings=request_settings(settings),
@@ -136,20 +135,21 @@ async def answered(agent: Setup, asked: Asked) -> Any:  # noqa: ANN401 - a text,
         capabilities=[Instrumentation(), *skills(agent.skills_folder())],
     )
     async with loop:
-        limits = UsageLimits(request_limit=settings.model_requests)
+        limits = ai.UsageLimits(request_limit=settings.model_requests)
         history = conversation([{"own": each.own, "text": each.text} for each in asked.thread])
         output = (await loop.run(asked.text, message_history=history, usage_limits=limits)).output
     return await _refusal(agent, "answer", str(output)) or JSON.dump_python(output, mode="json")
 
 
-async def _refusal(agent: Setup, what: Any, text: str) -> str | None:  # noqa: ANN401 - a guard's literal
+async def _refusal(agent: Agent, what: Any, text: str) -> str | None:
     refusal = None if agent.guard is None else agent.guard(what, text)
     return await refusal if inspect.isawaitable(refusal) else refusal
 
 
 def passed(report: Report) -> list[bool]:
     """Return for each answer whether all that was asserted of it holds. What could not be checked does not."""
-    cases = report.cases
-    held = [all(each.value for each in case.assertions.values()) for case in cases]
-    checked = [not case.evaluator_failures for case in cases]
-    return [*map(all, zip(held, checked, strict=True)), *[False] * len(report.failures)]
+    held = [
+        not case.evaluator_failures and all(each.value for each in case.assertions.values())
+        for case in report.cases
+    ]
+    return held + [False] * len(report.failures)

@@ -13,11 +13,16 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRun
 
 from surelane_agents.frameworks.storing import once, once_or_told, streamed
+from surelane_agents.models.endings import response_of
 from surelane_service.lifecycle import outside
 from surelane_worker import Context
 
 RETURN: TypeAdapter[ai.ToolReturn[Any]] = TypeAdapter(ai.ToolReturn)
 """Reads and writes what tools return, with the images in it."""
+RAISED = {
+    each.__name__: each for each in (ai.ModelRetry, ai.ToolFailed, ai.ApprovalRequired, ai.CallDeferred)
+}
+"""What tools raise to tell pydantic-ai something. It is stored by its name and its arguments."""
 
 
 @contextmanager
@@ -71,7 +76,7 @@ class _PydanticModel(WrapperModel):
             response = await self.wrapped.request(*given, **named)
             return ai.ModelMessagesTypeAdapter.dump_python([response], mode="json")
 
-        return _response(await once(self._ctx, self._name, ask))
+        return response_of(await once(self._ctx, self._name, ask))
 
     @asynccontextmanager
     async def request_stream(
@@ -94,9 +99,9 @@ class _PydanticModel(WrapperModel):
             if (first := await anext(events, None)) is not None:
                 yield _LiveResponse(first, events, live.step, model_request_parameters)
             else:
-                response = _response(await live.step)
+                stored, more = response_of(await live.step), model_request_parameters
                 yield models.CompletedStreamedResponse(
-                    response, model_request_parameters=model_request_parameters, replay_events=True
+                    stored, model_request_parameters=more, replay_events=True
                 )
 
 
@@ -116,7 +121,7 @@ class _LiveResponse(models.CompletedStreamedResponse):
         yield self._seen(*self._first)
         async for each in self._rest:
             yield self._seen(*each)
-        self.response = _response(await self._step)
+        self.response = response_of(await self._step)
 
     def _seen(
         self, event: ai.ModelResponseStreamEvent, response: ai.ModelResponse
@@ -125,12 +130,6 @@ class _LiveResponse(models.CompletedStreamedResponse):
         if isinstance(event, ai.FinalResultEvent):
             self.final_result_event = event
         return event
-
-
-def _response(stored: Any) -> ai.ModelResponse:
-    (response,) = ai.ModelMessagesTypeAdapter.validate_python(stored)
-    assert isinstance(response, ai.ModelResponse)  # noqa: S101 - it is what was stored
-    return response
 
 
 @dataclass
@@ -150,35 +149,24 @@ class _PydanticTools(WrapperToolset[Any]):
         async def call() -> dict[str, Any]:
             try:
                 result = await self.wrapped.call_tool(name, tool_args, ctx, tool)
-            except ai.ModelRetry as retry:
-                return {"retry": retry.message}
-            except ai.ToolFailed as failed:
-                return {"failed": failed.message}
-            except ai.ApprovalRequired as asked:
-                return {"approval": asked.metadata}
-            except ai.CallDeferred as deferred:
-                return {"deferred": deferred.metadata, "kind": getattr(deferred, "kind", None)}
-            given = isinstance(result, ai.ToolReturn)
-            whole = result if given else ai.ToolReturn(result)
-            return {"returned": RETURN.dump_python(whole, mode="json", fallback=str), "given": given}
+            except tuple(RAISED.values()) as error:
+                return _raised(error)
+            whole = result if isinstance(result, ai.ToolReturn) else ai.ToolReturn(result)
+            stored = RETURN.dump_python(whole, mode="json", fallback=str)
+            return {"returned": stored, "whole": whole is result}
 
         step = name if self.step == "model" else f"{self.step} {name}"
-        done = await once_or_told(self.ctx, step, call, ctx.tool_call_id, lambda why: {"failed": why})
-        return _outcome(done)
+
+        def untold(why: str) -> dict[str, Any]:
+            return _raised(ai.ToolFailed(why))
+
+        done = await once_or_told(self.ctx, step, call, ctx.tool_call_id, untold)
+        if "raised" in done:
+            raise RAISED[done["raised"]](**done["with"])
+        whole = RETURN.validate_python(done["returned"])
+        return whole if done["whole"] else whole.return_value
 
 
-def _outcome(done: dict[str, Any]) -> Any:
-    """Return or raise what a stored call did."""
-    match done:
-        case {"returned": stored, "given": given}:
-            whole = RETURN.validate_python(stored)
-            return whole if given else whole.return_value
-        case {"retry": message}:
-            raise ai.ModelRetry(message)
-        case {"failed": message}:
-            raise ai.ToolFailed(message)
-        case {"approval": metadata}:
-            raise ai.ApprovalRequired(metadata)
-        case {"deferred": metadata, "kind": kind}:
-            raise ai.CallDeferred(metadata, **({"kind": kind} if kind else {}))
-    return done["result"]  # as the release before stored it
+def _raised(error: Exception) -> dict[str, Any]:
+    sort = next(name for name, each in RAISED.items() if isinstance(error, each))
+    return {"raised": sort, "with": vars(error)}

@@ -10,10 +10,11 @@ from typing import Annotated
 from genai_prices.types import ModelPrice
 from pydantic import BaseModel, Field
 from pydantic_ai import ModelResponse, RequestUsage
+from pydantic_ai.embeddings import EmbeddingResult
 from pydantic_ai.models import Model
 
 from surelane.errors import SettingsError
-from surelane_agents.calls import Spent
+from surelane_agents.calls import ModelUse, Spent
 from surelane_agents.errors import told_of
 
 Money = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
@@ -60,7 +61,12 @@ class Budget(BaseModel, extra="forbid"):
     person: Allowance = Allowance()
     workspace: Allowance = Allowance()
 
-    def cost(self, name: str, response: ModelResponse) -> Decimal | None:
+    def used(self, name: str, response: ModelResponse | EmbeddingResult) -> tuple[ModelUse, bool]:
+        """Return what a response of the model of this name used, and whether it has a price."""
+        cost, usage = self.cost(name, response), response.usage
+        return ModelUse(name, usage.input_tokens, usage.output_tokens, cost or Decimal(0)), cost is not None
+
+    def cost(self, name: str, response: ModelResponse | EmbeddingResult) -> Decimal | None:
         """Return what a response of the model of this name cost; ``None`` without a price."""
         if (price := self.prices.get(name)) is not None:
             return price.cost(response.usage)

@@ -15,14 +15,14 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
-from pydantic_ai.providers import Provider, infer_provider_class
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from surelane.errors import SettingsError
 from surelane_agents.agent_settings import AgentSettings
+from surelane_agents.calls import NAME
 from surelane_agents.errors import ModelRefusedError, UnavailableError
 from surelane_agents.models.carried import fill
-from surelane_agents.setup import NAME
 
 LONGEST_REASON = 300
 """Characters of an error that history keeps."""
@@ -57,7 +57,7 @@ class NamedModel(WrapperModel):
         self.name, self.carries = name, carries
 
     @asynccontextmanager
-    async def request_stream(self, *given: Any, **named: Any) -> AsyncGenerator[StreamedResponse]:  # noqa: ANN401 - passed on
+    async def request_stream(self, *given: Any, **named: Any) -> AsyncGenerator[StreamedResponse]:
         async with self.wrapped.request_stream(*given, **named) as stream:
             stream.metadata = {**(stream.metadata or {}), NAME: self.name}
             yield stream
@@ -93,20 +93,31 @@ def chained(model: Model) -> list[NamedModel]:
 
 
 def _model(name: str, url: str | None, key: SecretStr | None) -> NamedModel:
-    if url is not None and not _names_provider(name):
-        http = DefaultAsyncHttpxClient(event_hooks={"request": [fill]})
-        secret = "none" if key is None else key.get_secret_value()
-        client = AsyncOpenAI(base_url=url, api_key=secret, http_client=http)
+    if url is not None and not names_provider(name):
         # Servers other than OpenAI's may refuse the parts of the protocol that are new.
         profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
-        provider = OpenAIProvider(openai_client=client)
-        return NamedModel(OpenAIChatModel(name, provider=provider, profile=profile), name, carries=True)
+        model = OpenAIChatModel(name, provider=at_server(url, key), profile=profile)
+        return NamedModel(model, name, carries=True)
     carries = name.partition(":")[0] in CARRYING
+    with usable(name):
+        return NamedModel(infer_model(name, _provider if carries else infer_provider), name, carries=carries)
+
+
+@contextmanager
+def usable(name: str) -> Iterator[None]:
+    """Raise :class:`SettingsError` where the block cannot make the model of this name."""
     try:
-        model = infer_model(name, _provider) if carries else infer_model(name)
+        yield
     except (exceptions.UserError, ImportError, ValueError) as error:
         raise SettingsError(f"the model {name!r} cannot be used: {error}") from error
-    return NamedModel(model, name, carries=carries)
+
+
+def at_server(url: str, key: SecretStr | None) -> OpenAIProvider:
+    """Return the provider of models at ``SURELANE_MODEL_URL``. The queue repeats attempts, so its client does not."""
+    http = DefaultAsyncHttpxClient(event_hooks={"request": [fill]})
+    secret = "none" if key is None else key.get_secret_value()
+    client = AsyncOpenAI(base_url=url, api_key=secret, http_client=http, max_retries=0)
+    return OpenAIProvider(openai_client=client)
 
 
 def _provider(name: str) -> Provider[Any]:
@@ -116,7 +127,7 @@ def _provider(name: str) -> Provider[Any]:
     return make(http_client=client)  # type: ignore[no-any-return]
 
 
-def _names_provider(name: str) -> bool:
+def names_provider(name: str) -> bool:
     """Whether a name begins with a provider of pydantic-ai's. Names such as ``llama3:8b`` do not."""
     try:
         infer_provider_class(name.partition(":")[0])
@@ -147,13 +158,10 @@ def failure(
     error: exceptions.ModelAPIError | exceptions.FallbackExceptionGroup,
 ) -> UnavailableError | ModelRefusedError:
     """Return what an error means. After a chain the turn is repeated if one of its models may answer later."""
-    if not isinstance(error, exceptions.FallbackExceptionGroup):
-        return _failure(error)
-    meanings = [_failure(each) for each in error.exceptions if isinstance(each, exceptions.ModelAPIError)]
+    errors = error.exceptions if isinstance(error, exceptions.FallbackExceptionGroup) else [error]
+    meanings = [_failure(each) for each in errors if isinstance(each, exceptions.ModelAPIError)]
     passing = [each for each in meanings if isinstance(each, UnavailableError)]
-    if not passing:
-        return meanings[-1]
-    return min(passing, key=lambda each: each.after or 0.0)
+    return min(passing, key=lambda each: each.after or 0.0) if passing else meanings[-1]
 
 
 def _failure(error: exceptions.ModelAPIError) -> UnavailableError | ModelRefusedError:

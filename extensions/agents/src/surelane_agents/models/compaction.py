@@ -44,16 +44,21 @@ async def compacted_thread(run: "AgentTurn", said: Sequence[ThreadMessage]) -> l
         return list(said)
     kept = last_of(thread[1:], KEPT_MESSAGES, KEPT_CHARACTERS)
     middle = thread[1 : len(thread) - len(kept)]
-    return await _kept(run, [*others, thread[0], await _summed_up(run, middle), *kept])
+    shown = [*others, thread[0], await _summed_up(run, middle), *kept]
+    stored: list[ThreadMessage] = await run.ctx.step(COMPACTED, list, shown)  # for the next turns
+    return stored
 
 
 async def compact(run: "AgentTurn", said: Sequence[ThreadMessage]) -> str:
-    """Let a summary stand for a whole thread from now on, and return what people are told."""
+    """Let a summary stand for a whole thread from now on. Return what people are told."""
     others, thread = _parted(said)
-    if not thread:
-        return "There is nothing to sum up in this thread."
-    (short,) = (await _kept(run, [*others, await _summed_up(run, thread)]))[-1:]
-    return f"I go on with a summary of the {short.get('short', 0):,} messages so far."
+    told = "There is nothing to sum up in this thread."
+    if thread:
+        short = await _summed_up(run, thread)
+        await run.ctx.step(COMPACTED, list, [*others, short])
+        told = f"I go on with a summary of the {short.get('short', 0):,} messages so far."
+    await run.voice.say(told)
+    return told
 
 
 def _parted(said: Sequence[ThreadMessage]) -> tuple[list[ThreadMessage], list[ThreadMessage]]:
@@ -63,16 +68,6 @@ def _parted(said: Sequence[ThreadMessage]) -> tuple[list[ThreadMessage], list[Th
 async def _summed_up(run: "AgentTurn", said: Sequence[ThreadMessage]) -> ThreadMessage:
     lines = [f"You: {each['text']}" if each["own"] else each["text"] for each in said]
     return stands_for(said, await run.sum_up("summary", "\n".join(lines)))
-
-
-async def _kept(run: "AgentTurn", said: list[ThreadMessage]) -> list[ThreadMessage]:
-    """Store a thread for the next turns."""
-
-    async def store() -> list[ThreadMessage]:
-        return said
-
-    await run.ctx.step(COMPACTED, store)
-    return said
 
 
 async def compacted_turn(
@@ -114,7 +109,7 @@ def _tokens(messages: Sequence[ai.ModelMessage]) -> int:
     return sum(len(_told(part, sys.maxsize)) for each in messages for part in each.parts) // PER_TOKEN
 
 
-def _told(part: Any, most: int = LONGEST_PART) -> str:  # noqa: ANN401 - any part of a message
+def _told(part: Any, most: int = LONGEST_PART) -> str:
     """Return a line about a part of what a turn did, with so many characters of each result."""
     match part:
         case ai.TextPart(content=text):
@@ -130,7 +125,7 @@ def _told(part: Any, most: int = LONGEST_PART) -> str:  # noqa: ANN401 - any par
     return ""
 
 
-async def ask_quietly(model: Model, settings: ModelSettings, text: str) -> Any:  # noqa: ANN401 - a message as JSON
+async def ask_quietly(model: Model, settings: ModelSettings, text: str) -> Any:
     """Ask a model to sum up a text, and return its response as JSON."""
     messages: list[ai.ModelMessage] = [
         ai.ModelRequest(parts=[ai.SystemPromptPart(SUM_UP), ai.UserPromptPart(text)])

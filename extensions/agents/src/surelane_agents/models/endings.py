@@ -10,10 +10,8 @@ from surelane.text import escaped_once
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
 from surelane_agents.reply.shown import is_blank
 
-LONGEST_RESPONSE = 50_000
-"""Characters of one response of a model, text and arguments together."""
-LONGEST_REASONING = 100_000
-"""Characters of one response that only its model reads."""
+LONGEST_RESPONSE, LONGEST_REASONING = 50_000, 100_000
+"""Characters of one response: of its text and arguments together, and of what only its model reads."""
 LARGEST = 1_000_000
 """Bytes of one response, with all that its provider adds, as it is stored."""
 LONGEST_REFUSAL = 1_000
@@ -51,7 +49,7 @@ class Length:
         return shown
 
 
-def stored_form(response: ai.ModelResponse) -> Any:  # noqa: ANN401 - a message as JSON
+def stored_form(response: ai.ModelResponse) -> Any:
     """Return a response that is whole as the JSON that a step stores. A text that shows nothing is an empty one."""
     reason = (response.provider_details or {}).get("finish_reason")
     if not (reason or response.finish_reason == "content_filter") or response.state != "complete":
@@ -68,6 +66,13 @@ def stored_form(response: ai.ModelResponse) -> Any:  # noqa: ANN401 - a message 
     if (size := len(json.dumps(kept))) > LARGEST:
         raise ModelRefusedError(f"a response of the model has {size:,} bytes; at most {LARGEST:,} are stored")
     return kept
+
+
+def response_of(stored: Any) -> ai.ModelResponse:
+    """Return the response that a step has stored."""
+    (response,) = ai.ModelMessagesTypeAdapter.validate_python(stored)
+    assert isinstance(response, ai.ModelResponse)  # noqa: S101 - it is what was stored
+    return response
 
 
 def with_own_ids(response: ai.ModelResponse) -> ai.ModelResponse:

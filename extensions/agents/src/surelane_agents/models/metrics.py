@@ -1,13 +1,16 @@
 """Count what models use, by the model and the workspace."""
 
 from collections import Counter
+from secrets import token_hex
 
 from opentelemetry import metrics
 
-from surelane_agents.calls import ModelUse
+from surelane.slack import Place
+from surelane_agents.calls import AgentCalls, ModelUse, patiently
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import BoundedNames
 from surelane_service.telemetry.setup import SCHEMA_URL, counted
+from surelane_worker.handling.context import Context
 
 LABELS = ("gen_ai.request.model", "surelane.workspace")
 _tokens: Counter[tuple[str, ...]] = Counter()
@@ -26,8 +29,10 @@ def publish() -> None:
         meter.create_observable_counter(name, [observe], description=description)
 
 
-def count(workspace: str, used: ModelUse) -> None:
-    """Count what one response of a model used, for a workspace."""
+async def count(ctx: Context, place: Place, used: ModelUse) -> None:
+    """Count what one response of a model used, for a person and a workspace, in the database and in these metrics."""
+    workspace, person = place.workspace or "", place.user or ""
+    await patiently(ctx, AgentCalls.count_usage, workspace, person, used, token_hex(8))
     key = used.model, _workspaces(workspace or "none")
     _tokens[(*key, "input")] += used.input_tokens
     _tokens[(*key, "output")] += used.output_tokens

@@ -9,9 +9,8 @@ from typing import Any
 import pydantic_ai as ai
 
 from surelane.text import escaped
-from surelane_agents.context.person import person_of
 from surelane_agents.context.thread import approved_in
-from surelane_agents.people.access import Access, Allow, Listed
+from surelane_agents.people.access import Access, Allow, Listed, person_of
 from surelane_agents.reply.shown import safe_name, shown_arguments, visible
 from surelane_agents.reply.voice import Voice
 from surelane_worker import Answer, Context, Event
@@ -73,7 +72,7 @@ class Approvals:
         asked = [call for call in requests.approvals if (asker, call.tool_name) not in standing]
         asking = [asyncio.create_task(self._asked(call)) for call in asked]
         if asking:
-            await self._voice.session.suspend()
+            await self._voice.session.show("suspended")
         try:
             answers = await asyncio.gather(*asking)
         finally:

@@ -14,11 +14,10 @@ from slack_sdk.models import blocks
 from slack_sdk.models.views import View
 
 from surelane.slack import place_of, reporter_of, text_at
-from surelane_agents.calls import Rule, agent_calls
+from surelane_agents.calls import AgentCalls, Rule, patiently
 from surelane_agents.context.thread import quiet
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.handling.asks import ignoring_final_errors
-from surelane_worker.handling.context import attempt_of
 from surelane_worker.slack.tokens import owner_fields
 
 ADMINS = "Only admins of this workspace may change its rules."
@@ -42,15 +41,14 @@ def cleaned(text: str) -> str:
 
 async def stored_about(ctx: Context, workspace: str, keys: Sequence[str]) -> list[Rule]:
     """Return what is stored under these keys, in their order."""
-    read, patiently = agent_calls(ctx).read_rules, attempt_of(ctx).steps.fence.patiently
-    return await patiently(read, workspace, keys) if workspace else []
+    return await patiently(ctx, AgentCalls.read_rules, workspace, keys) if workspace else []
 
 
 async def put(ctx: Context, event: Event, identity: int, key: str, text: str) -> bool:
     """Store a text, or correct the one of this id. Return false if there are as many as may be."""
     workspace, _, person = about(event)
-    setting, rule = agent_calls(ctx).set_rule, (identity, key, text, person)
-    return await attempt_of(ctx).steps.fence.patiently(setting, workspace, rule, owner_fields(event))
+    rule = identity, key, text, person
+    return await patiently(ctx, AgentCalls.set_rule, workspace, rule, owner_fields(event))
 
 
 async def is_admin(ctx: Context, workspace: str, person: str) -> bool:
@@ -131,8 +129,7 @@ class Board:
             if what == "correct":
                 corrected, told = place, f"Correct the {self.thing}."
             else:
-                drop = agent_calls(ctx).drop_rule
-                await attempt_of(ctx).steps.fence.patiently(drop, workspace, key, int(identity))
+                await patiently(ctx, AgentCalls.drop_rule, workspace, key, int(identity))
                 told = f"The {self.thing} was removed."
         with ignoring_final_errors():  # the person may have closed it
             await ctx.slack.update_view(event, await self._modal(event, ctx, told, corrected))

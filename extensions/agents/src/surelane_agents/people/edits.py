@@ -6,14 +6,11 @@ come first.
 
 from typing import Any
 
-from surelane.events import Event
 from surelane.slack import edit_of, edited_message, inner_event, kind_of, said_in, text_in
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.calls import agent_calls
 from surelane_agents.context.thread import TURN
-from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import Snooze
-from surelane_worker.handling.registry import Handlers
+from surelane_worker import Context, Event, Handlers, Snooze
 from surelane_worker.handling.routes import DELETED, EDITED
 
 handlers = Handlers()
@@ -27,32 +24,24 @@ async def replace_turn(event: Event, ctx: Context) -> object:
 
     Slack reports the edit of a mention as an edit, as the mention again, or as both.
     """
-    edit = edit_of(event.slack) or "message_changed"
-    message = edited_message(event.slack)
-    settings = agent_settings()
+    edited = edit_of(event.slack) != "message_deleted"
+    message, settings = edited_message(event.slack), agent_settings()
     if settings.model is None or settings.model_edited == "ignore" or not message:
         return {"unhandled": "no turn"}
     user = text_in(message.get("user")) or "unknown"
     # As if the message had been posted as it is now, at the time of the edit.
-    where = {
-        name: event.slack[name] for name in ("channel", "channel_type", "event_ts") if name in event.slack
-    }
-    calls = agent_calls(ctx)
-    answers: dict[str, str | None] = {}
+    places = "channel", "channel_type", "event_ts"
+    where = {name: event.slack[name] for name in places if name in event.slack}
+    calls, answers = agent_calls(ctx), dict[str, str | None]()
     about: dict[str, Any] = {**event.payload, "event": {**message, **where}}
     for live in map(inner_event, await calls.live_messages(about)):
         sort = {name: live[name] for name in ("type", "channel_type") if name in live}
         payload = {**about, "event": about["event"] | sort}
         kind = kind_of(payload)
-        if edit == "message_changed" and said_in(live) == said_in(message):
+        if edited and said_in(live) == said_in(message):
             answers[kind] = "unchanged"
             continue
-        answers[kind] = await calls.replace_message(
-            payload,
-            f"{event.key}:{live['type']}",
-            TURN,  # other handlers are left alone
-            restart=edit == "message_changed",
-            by=user,
-            reason="edited in Slack" if edit == "message_changed" else "deleted in Slack",
-        )
+        key, reason = f"{event.key}:{live['type']}", f"{'edited' if edited else 'deleted'} in Slack"
+        about_it: Any = {"restart": edited, "by": user, "reason": reason}
+        answers[kind] = await calls.replace_message(payload, key, TURN, **about_it)  # of agents alone
     return SOON if "busy" in answers.values() else answers

@@ -11,8 +11,7 @@ from typing import Any
 from surelane.errors import SurelaneError
 from surelane.slack import own_id, place_of
 from surelane_agents.agent_settings import agent_settings
-from surelane_agents.calls import agent_calls
-from surelane_agents.setup import NAME
+from surelane_agents.calls import NAME, AgentCalls, agent_calls, patiently
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.handling import asks
 from surelane_worker.handling.context import attempt_of
@@ -56,10 +55,9 @@ async def take(event: Event, ctx: Context) -> Block:
     if block is None or place.user is None:
         return {"unhandled": "not a question"}
     name, workspace, user = own_id(event.payload), place.workspace or "", place.user
-    calls = agent_calls(ctx)
     reason, rating = (value.strip() or None, -1) if name == REASON else (None, RATINGS.get(value))
     if name == QUIET:
-        await fence.patiently(calls.remind_feedback, workspace, user, ENOUGH)
+        await patiently(ctx, AgentCalls.remind_feedback, workspace, user, ENOUGH)
         await asks.tell(ctx.slack, event, asked_in, user, "I will not say this again.")
         return {"quiet": True}
     if block.question != FEEDBACK or rating is None or not isinstance(channel, str):
@@ -68,8 +66,8 @@ async def take(event: Event, ctx: Context) -> Block:
     said = [step.result for step in steps if step.name == "model" and step.done and step.result]
     (response,) = json.loads(said[-1]) if said else ({},)
     model = str((response.get("metadata") or {}).get(NAME) or "")
-    rated = block.identity, (workspace, user, channel), rating, reason, model, event.id
-    known = await fence.patiently(calls.rate_turn, *rated)
+    who, click = (workspace, user, channel), event.id
+    known = await patiently(ctx, AgentCalls.rate_turn, block.identity, who, rating, reason, model, click)
     if known and name == RATE and rating == -1:
         with asks.ignoring_final_errors():  # the rating counts, also where the three seconds have passed
             await ctx.slack.open_view(event, asks.modal({**asked_in, "text": WHY}, block, REASON))

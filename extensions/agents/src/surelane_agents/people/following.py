@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, names_bot, text_in
-from surelane_agents.calls import agent_calls
+from surelane_agents.calls import AgentCalls, patiently
 from surelane_agents.context.thread import TURN
 from surelane_agents.people.board import about, stored_about
 from surelane_agents.people.rules import RULES
@@ -53,9 +53,8 @@ async def unheard(
         return None  # its turn has begun
     if _first_named(event.slack):
         return "it is for somebody else"
-    patiently = attempt_of(ctx).steps.fence.patiently
-    given = event.group_key or "", event.event_ts, TURN
-    said = await patiently(agent_calls(ctx).said_since_turn, *given)
+    group, at = event.group_key or "", event.event_ts
+    said = await patiently(ctx, AgentCalls.said_since_turn, group, at, TURN)
     if not said or any(map(says_stop, said[1:])):
         return "the agent does not follow its thread"
     if place.user in talking(said[1:], text_in(authorization_of(event.payload).get("user_id"))):

@@ -8,16 +8,15 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from surelane.events import Event
 from surelane.slack import Place, place_of
-from surelane_agents.calls import agent_calls
+from surelane_agents.calls import AgentCalls, patiently
 from surelane_agents.context.thread import TURN, quoted
 from surelane_agents.errors import StoppedError
 from surelane_agents.people.following import HEARD, says_stop
-from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.outcomes import Snooze
+from surelane_worker import Context, Event, Snooze
+from surelane_worker.handling.context import attempt_of
 
 JOINED = "joined "
 """Begins the names of steps: the id of a message's event follows. ``agent.joined_turn`` knows it, too."""
@@ -27,6 +26,8 @@ WORD = re.compile(r"\s*(?:<@\w+(?:\|[^<>]*)?>\s*)?/(new|compact)\s*")
 """A message that is a command for the thread, with or without a mention of the bot. It joins no turn."""
 SOON = Snooze("1s")
 """The turn that a message joined, or may join, runs. Its group goes on: the turn may be in it, and begin again."""
+Steering = Literal["person", "everyone", "off"]
+"""Whose further messages join: those of the person whom the turn answers, everyone's, or none."""
 Joins = Callable[[Event, Place], Awaitable[bool]]
 
 
@@ -45,12 +46,11 @@ async def joined(event: Event, ctx: Context, place: Place, *, on: bool) -> dict[
     group, root, direct = event.group_key, place.thread_ts, (place.channel or "").startswith("D")
     if not group or event.kind not in HEARD or (root == place.message_ts and not direct):
         return None
-    steps = attempt_of(ctx).steps
-    if any(key.name == TURN for key in await steps.past.all()):
+    if any(key.name == TURN for key in await attempt_of(ctx).steps.past.all()):
         return None
     reply = on and direct and group.endswith(f":{root}")
     groups = [group, group.removesuffix(f":{root}")] if reply else [group]
-    found = await steps.fence.patiently(agent_calls(ctx).joined_turn, event, groups, root or "")
+    found = await patiently(ctx, AgentCalls.joined_turn, event, groups, root or "")
     if found is None:
         return None
     turn, runs = found
@@ -100,10 +100,9 @@ class Steered:
         """Return the messages that join now, in order. A message that says "stop" is the last."""
         if self._joins is None or not self._event.group_key or not self._place.user:
             return []
-        attempt, found, full = attempt_of(self._ctx), list[Event](), False
-        groups, calls = _groups(self._event, self._place), agent_calls(self._ctx)
-        own = {each.id for each in attempt.events}
-        for each in await attempt.steps.fence.patiently(calls.waiting_messages, self._event, groups, TURN):
+        found, full, groups = list[Event](), False, _groups(self._event, self._place)
+        own = {each.id for each in attempt_of(self._ctx).events}
+        for each in await patiently(self._ctx, AgentCalls.waiting_messages, self._event, groups, TURN):
             place, stop = place_of(each.payload), says_stop(each.slack)
             if each.id in own or each.kind not in HEARD or not place.user or each.slack.get("bot_id"):
                 continue

@@ -5,15 +5,12 @@ Slack shows it while the thread's agent session is ``processing``, and has ended
 
 from typing import Any
 
-from surelane.events import Event
 from surelane.slack import place_of
 from surelane_agents.calls import agent_calls
 from surelane_agents.context.thread import TURN
 from surelane_agents.reply.session import set_status
+from surelane_worker import Context, Event, Handlers, Snooze
 from surelane_worker.handling.asks import ignoring_final_errors
-from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import Snooze
-from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import STOPPED
 
 handlers = Handlers()

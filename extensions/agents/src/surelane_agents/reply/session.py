@@ -74,15 +74,10 @@ class TurnSession:
             await self._notebook.forget("streams", SESSION)
         return taken
 
-    async def resume(self) -> None:
-        """Show that an open session goes on, in a turn that has come to something new."""
+    async def show(self, status: Status) -> None:
+        """Show that an open session goes on, or waits for people, in a turn that has come to something new."""
         if self.is_open and attempt_of(self._ctx).steps.past.is_over():
-            await self.process()
-
-    async def suspend(self) -> None:
-        """Show that an open session waits for people, in a turn that has come to something new."""
-        if self.is_open and attempt_of(self._ctx).steps.past.is_over():
-            await self._set("suspended")
+            await (self.process() if status == "processing" else self._set(status))
 
     async def close(self) -> None:
         """Close the session, if there is one."""

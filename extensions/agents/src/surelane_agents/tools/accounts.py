@@ -44,7 +44,7 @@ GONE = "I stop here: your {} account is no longer connected. Please ask again."
 class PersonsAccounts:
     """The accounts of the person who caused an event, at the servers of a turn, in one attempt."""
 
-    def __init__(self, servers: Mapping[str, McpServer], *turn: Any) -> None:  # noqa: ANN401 - as of Accounts
+    def __init__(self, servers: Mapping[str, McpServer], *turn: Any) -> None:
         slack, theirs = Accounts(*turn), {name: each for name, each in servers.items() if each.account}
         self._of = {
             name: slack if each.account == "slack" else ServerAccounts(name, each, *turn)
@@ -115,7 +115,7 @@ class Accounts:
         """Return whether there is another token than the refused one, without asking the person."""
         return False
 
-    async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
+    async def _step(self, name: str, *given: Any) -> Any:
         try:
             return await self._ctx.step(f"{self._prefix}{name}", *given)
         except StepError as error:
@@ -197,7 +197,7 @@ class Accounts:
 class ServerAccounts(Accounts):
     """The account of the person at an MCP server, in one attempt."""
 
-    def __init__(self, name: str, server: McpServer, *turn: Any) -> None:  # noqa: ANN401 - as of Accounts
+    def __init__(self, name: str, server: McpServer, *turn: Any) -> None:
         super().__init__(*turn)
         self.name, self._server, self._prefix = name, server, f"{WAIT} [{name}]"
         # Bound to the server: one of another address has no use for the token.

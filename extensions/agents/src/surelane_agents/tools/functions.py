@@ -43,6 +43,10 @@ class AgentTool:
         """The name by which the model calls it."""
         return self.function.__name__ if self.kind is None else UNSAFE.sub("_", self.kind)
 
+    def about(self) -> dict[str, Any]:
+        """Return what pydantic-ai tells the model of it."""
+        return {"name": self.name, "description": self.description}
+
 
 class ToolTerms(TypedDict, total=False):
     """The terms of :meth:`Tools.add`.
@@ -94,7 +98,7 @@ class Tools:
         function: Function,
         approval: bool | None = None,
         by: People = None,
-        **more: Any,  # noqa: ANN401 - other terms
+        **more: Any,
     ) -> Function:
         if not inspect.isroutine(function):
             raise ValueError(f"a tool is a function, not a {type(function).__name__}")

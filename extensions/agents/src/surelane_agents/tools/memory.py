@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic_ai import RunContext, ToolFailed
 
-from surelane_agents.calls import Rule, agent_calls
+from surelane_agents.calls import AgentCalls, Rule, patiently
 from surelane_agents.people.board import LONGEST, about, cleaned, put, stored_about
 from surelane_agents.people.memory import MEMORY
 from surelane_worker import Context, Event
@@ -42,8 +42,7 @@ async def forget(run: RunContext[Context], text: str, whose: Whose = "person") -
     if not gone:
         raise ToolFailed("nothing of this text is remembered there")
     for identity in gone:
-        drop = agent_calls(run.deps).drop_rule
-        await attempt_of(run.deps).steps.fence.patiently(drop, about(event)[0], key, identity)
+        await patiently(run.deps, AgentCalls.drop_rule, about(event)[0], key, identity)
     return "Forgotten."
 
 

@@ -74,11 +74,11 @@ async def write_to_person(run: RunContext[Context], user: str, text: str) -> str
 
 async def _found(
     run: RunContext[Context],
-    method: Any,  # noqa: ANN401 - of slack-sdk
+    method: Any,
     key: str,
     query: str,
     shape: Callable[[Mapping[str, Any]], dict[str, Any]],
-    **given: Any,  # noqa: ANN401 - arguments of the method
+    **given: Any,
 ) -> list[dict[str, str]]:
     """Return what has all words of a query in its texts. People wrote these: each is one line."""
     (event, *_), words = attempt_of(run.deps).events, query.casefold().split()

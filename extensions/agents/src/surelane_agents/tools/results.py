@@ -16,7 +16,7 @@ SHOWN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "applic
 MARK = "surelane_bytes"
 
 
-def result_shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
+def result_shortened(result: object) -> Any:
     """Return a tool's result as JSON of a bounded size, to be stored. See :func:`with_files`."""
     files: list[BinaryContent] = []
     plain = to_jsonable_python(_without_bytes(result, files), fallback=str)
@@ -31,7 +31,7 @@ def result_shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
     }
 
 
-def with_files(stored: object) -> Any:  # noqa: ANN401 - what pydantic-ai takes of a tool
+def with_files(stored: object) -> Any:
     """Return a stored result with its files as a model gets them: after the rest."""
     if not isinstance(stored, Mapping) or MARK not in stored:
         return stored

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic_ai import RunContext, ToolFailed
 
 from surelane.codec import SEALED
-from surelane_agents.calls import Schedule, agent_calls
+from surelane_agents.calls import AgentCalls, Schedule, patiently
 from surelane_agents.people.board import about, is_admin
 from surelane_agents.tools.functions import approved_by_asker
 from surelane_service.cron import Cron, zone_of
@@ -42,8 +42,7 @@ class _Asked:
         return ":".join((PREFIX, self.workspace, *more))
 
     async def stored(self, prefix: str) -> list[Schedule]:
-        calls = agent_calls(self.ctx)
-        return await attempt_of(self.ctx).steps.fence.patiently(calls.read_schedules, prefix)
+        return await patiently(self.ctx, AgentCalls.read_schedules, prefix)
 
     async def set(self, one: Schedule) -> None:
         fence, given = attempt_of(self.ctx).steps.fence, one._asdict()

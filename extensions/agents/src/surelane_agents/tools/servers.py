@@ -48,7 +48,7 @@ class Bearer(httpx2.Auth):
 class BoundedStream(httpx2.AsyncByteStream):
     """The body of an answer. It ends with an error where it has more than :data:`LARGEST` bytes."""
 
-    def __init__(self, body: Any) -> None:  # noqa: ANN401 - of httpx2
+    def __init__(self, body: Any) -> None:
         self._body = body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -75,7 +75,7 @@ def is_safe(url: str) -> bool:
     return host.scheme == "https" or host.hostname in ("localhost", "127.0.0.1")
 
 
-def _client(**given: Any) -> httpx2.AsyncClient:  # noqa: ANN401 - of httpx2
+def _client(**given: Any) -> httpx2.AsyncClient:
     client = httpx2.AsyncClient(**{"timeout": httpx2.Timeout(30.0, read=300.0), **given})
     client.event_hooks = {"response": [bounded]}
     return client

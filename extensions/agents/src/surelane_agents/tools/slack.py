@@ -63,7 +63,7 @@ async def show(run: RunContext[Context], blocks: list[dict[str, Any]], text: str
     return "shown"
 
 
-def _written(value: Any) -> Any:  # noqa: ANN401 - any JSON
+def _written(value: Any) -> Any:
     """Return blocks with a model's Slack notation escaped. ``ToolFailed``: they do more than to show text."""
     if isinstance(value, list):
         return [_written(each) for each in value]

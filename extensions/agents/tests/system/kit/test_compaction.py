@@ -5,7 +5,7 @@ import pytest
 from extensions.agents.tests.system.model_server import ModelServer, Reply, calls, says
 from surelane.testing import Bot, Slack, assert_replied
 from surelane_agents import Agent, Tools
-from surelane_agents.agent import ANEW, LONGEST_QUESTION
+from surelane_agents.answering import ANEW, LONGEST_QUESTION
 from surelane_agents.context.thread import LONGEST_MESSAGE
 from surelane_agents.models.compaction import KEPT_MESSAGES
 from surelane_dev.testing.agents import agents_use

@@ -11,7 +11,7 @@ import pytest
 from extensions.agents.tests.system.model_server import ModelServer, Reply, calls, says
 from surelane.testing import Bot, Slack
 from surelane_agents import Agent, Tools
-from surelane_agents.agent import REFUSED
+from surelane_agents.errors import REFUSED
 from surelane_agents.people.steering import MOST_CHARACTERS, MOST_JOINED
 from surelane_dev.simulator.workspace.model import Channel, Message
 from surelane_dev.testing.agents import agents_use

@@ -4,12 +4,9 @@ Their results are kept in history. A team registers its own function for the kin
 """
 
 import json
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from zlib import crc32
 
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
@@ -22,8 +19,6 @@ from surelane_worker.remote_agents import Answered, TaskRefusedError, send
 
 handlers = Handlers()
 
-DIMENSIONS = 256
-"""Dimensions of the vectors that :func:`embed` returns."""
 PLACE = ("channel", "thread_ts", "user")
 """Fields that a synthesis takes over from its plan, to answer where the plan was asked for."""
 MOST_SUBTASKS = 10_000
@@ -67,21 +62,11 @@ async def refresh(event: Event, ctx: Context) -> dict[str, Any]:  # noqa: ARG001
     return {"slack": {name: found.get(name) for name in ("team_id", "team", "user_id", "bot_id", "url")}}
 
 
-@handlers.on("embed-memories", timeout="5m")
-async def embed_memories(event: Event, ctx: Context) -> dict[str, Any] | Discard:  # noqa: ARG001 - a handler takes both
-    """Return a vector for each memory of ``{"memories": [{"id": …, "text": …}]}``; see :func:`embed`."""
-    memories = event.payload.get("memories", [])
-    if not isinstance(memories, list) or not all(isinstance(memory, dict) for memory in memories):
-        return Discard("memories must be a list of objects with id and text")
-    vectors = [{"id": memory.get("id"), "vector": embed(str(memory.get("text", "")))} for memory in memories]
-    return {"model": f"word-counts-{DIMENSIONS}", "vectors": vectors}
-
-
-def embed(text: str) -> dict[int, float]:
-    """Count a text's words, hashed into dimensions, as a sparse unit vector: likeness of words, not of meaning."""
-    counts = Counter(crc32(word.encode()) % DIMENSIONS for word in text.lower().split())
-    length = math.hypot(*counts.values())
-    return {dimension: round(count / length, 6) for dimension, count in counts.items()}
+@handlers.on("embed-memories", timeout="1m")
+async def embed_memories(event: Event, ctx: Context) -> dict[str, Any]:  # noqa: ARG001 - a handler takes both
+    """Make no vectors: a model makes them, where ``surelane-agents`` has one in ``SURELANE_MODEL_EMBEDDINGS``."""
+    ctx.log.warning("no model makes vectors", advice="install surelane-agents, set SURELANE_MODEL_EMBEDDINGS")
+    return {"model": None, "vectors": []}
 
 
 @handlers.on("orchestrator-plan", timeout="5m")

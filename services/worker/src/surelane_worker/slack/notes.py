@@ -44,6 +44,8 @@ ARRIVES = 5.0
 """Seconds of an attempt after which Slack has all that earlier ones sent. Under load a call took over a second."""
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then sent again."""
+LOOKS = (0.0, 1.0, 2.0, 4.0)
+"""Seconds before each look whether Slack has shared a file. It does so after its answer, and sometimes not at all."""
 REMOVED = "_This answer was removed: its question was deleted._"
 """What a message says that Slack does not let us delete."""
 RUNNING = ("in_progress", "errored")
@@ -317,6 +319,18 @@ class SentReplies:
                 if any(each.get("id") == file for each in message.get("files") or []):
                     return file
         return None
+
+    async def check_shared(self, file: str) -> None:
+        """Wait until Slack has shared a file. Log one that it does not share: a second call might share it twice."""
+        for pause in LOOKS:
+            await asyncio.sleep(pause)
+            try:
+                found = await self.client.files_info(file=file)
+            except UNCLEAR:  # such as without the right files:read
+                return
+            if object_in(found.get("file")).get("shares") != {}:
+                return
+        self.log.warning("Slack has taken a file, and shared it nowhere", file=file)
 
     async def scheduled(self, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return a message that is to be posted later, as ``chat.scheduleMessage`` answers, if Slack has it."""

@@ -331,7 +331,7 @@ class Replies:
                 ``thread_ts`` post elsewhere.
 
         Returns:
-            The file's id.
+            The file's id, once Slack has shared the file. One that it does not share within seven seconds is logged.
 
         Raises:
             aiohttp.ClientError: its bytes could not be sent.
@@ -355,6 +355,7 @@ class Replies:
             )  # Slack's answer does not tell where it posted the file
             uploaded = await self._sent.once(share, find)
         await notebook.note_call(name, uploaded)
+        await self._sent.check_shared(uploaded)
         return uploaded
 
     async def _send_file(self, file: str | PathLike[str] | bytes, arguments: dict[str, Any]) -> str:
