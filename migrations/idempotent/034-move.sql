@@ -30,13 +30,14 @@ begin atomic
     order by t.nth;
 end;
 
--- Holds what the workspace has here, and what comes. Returns how many events run still: call it
--- again until none does.
+-- Holds what the workspace has here, and what comes. Returns how many events are not held, as they
+-- run or just ran: call it again until none is left.
 create or replace function agent.hold_workspace(_team text) returns int8 language plpgsql as $$ begin
     insert into agent.arriving values (_team) on conflict do nothing;
     update agent.event set lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event)
     where head and claimed_by is null and lane < 60 and agent.event_workspace(event) = _team;
-    return (select count(*) from agent.event where claimed_by <> '' and agent.event_workspace(event) = _team);
+    return (select count(*) from agent.event
+        where (claimed_by <> '' or head and lane < 60) and agent.event_workspace(event) = _team);
 end $$;
 
 -- Ends a hold; returns whether it freed events. Steps over locked ones. A sweep frees those, and
