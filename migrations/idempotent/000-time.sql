@@ -3,6 +3,7 @@
 --   to_timestamptz: Slack's timestamp as a time; inserts, and people
 --   from_timestamptz: the way back; people
 --   take_turn, await_turn: take a turn; claims of limited kinds, sweeps, operators
+--   is_outage: errors that are no item's fault; what goes on without an item that refuses
 
 -- The one clock of the queue: what every function means by now. Time goes on within a transaction.
 create or replace function agent.clock() returns timestamptz
@@ -56,3 +57,8 @@ language plpgsql security definer set lock_timeout = '30ms' as $$ begin
     return found;
 exception when lock_not_available or deadlock_detected then return false;
 end $$;
+
+-- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
+-- one event may be at fault, and the others go on without it.
+create or replace function agent.is_outage(_sqlstate text) returns boolean
+language sql immutable parallel safe return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');

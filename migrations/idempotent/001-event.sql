@@ -273,7 +273,8 @@ language sql stable parallel safe
 return array_upper(_claimed, 1) = _claim and _claimed_by = coalesce(_worker, _claimed_by);
 
 -- Adds new kinds to agent.kind. Another transaction may be adding the same kind: after 30 ms, it is
--- left to that one. If that rolls back, the next insert of the kind or sweep adds it.
+-- left to that one. If that rolls back, the next insert of the kind or sweep adds it. A row that
+-- refuses is named, and stops no insert.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql security definer set plan_cache_mode = force_generic_plan set lock_timeout = '30ms' as $$
 declare _kind text;
@@ -282,7 +283,11 @@ begin
         where not exists (select from agent.kind where kind = given) order by given loop
         begin
             insert into agent.kind (kind) values (_kind) on conflict do nothing;
-        exception when lock_not_available or deadlock_detected then null;
+        exception
+            when lock_not_available or deadlock_detected then null;
+            when others then
+                if agent.is_outage(sqlstate) then raise; end if;
+                raise warning 'kind % cannot be added: SQLSTATE %', _kind, sqlstate;
         end;
     end loop;
 end $$;

@@ -200,8 +200,8 @@ begin
     return new;
 end $$;
 
--- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it
--- history stays a plain table with the same indexes.
+-- Makes history a hypertable once TimescaleDB can be had, with the rows it has by then. Without it,
+-- or where it refuses a row, history stays a plain table with the same indexes.
 do $$
 begin
     if exists (select from pg_available_extensions where name = 'timescaledb' and installed_version is null)
@@ -217,13 +217,21 @@ begin
     end if;
     if exists (select from pg_extension where extname = 'timescaledb') and not agent.history_is_hypertable()
     then
-        -- The Apache edition has this function; the shorthand table option needs 2.20.
-        execute (
-            select format(
-                'select %1$I.create_hypertable(''agent.event_hist'', %1$I.by_range(''event_ts'')'
-                ', create_default_indexes => false, migrate_data => true)', n.nspname)
-            from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace
-            where x.extname = 'timescaledb');
+        begin
+            -- The Apache edition has this function; the shorthand table option needs 2.20.
+            execute (
+                select format(
+                    'select %1$I.create_hypertable(''agent.event_hist'', %1$I.by_range(''event_ts'')'
+                    ', create_default_indexes => false, migrate_data => true)', n.nspname)
+                from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace
+                where x.extname = 'timescaledb');
+        exception when others then
+            if agent.is_outage(sqlstate) then raise; end if;
+            raise warning using message = format('history stays a plain table, as TimescaleDB refuses it'
+                ' with SQLSTATE %s: %s. Its latest row is event %s. Correct the cause and run: apply --again'
+                , sqlstate, sqlerrm, (select format('%s, of %s', id, event_ts) from agent.event_hist
+                    order by event_ts desc limit 1));
+        end;
     end if;
 end $$;
 

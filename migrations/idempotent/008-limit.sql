@@ -348,30 +348,30 @@ end $$;
 
 -- Sweeps the limits in bounded steps: adds missing notes, deletes idle keys and limits.
 create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
-language plpgsql security definer as $$ begin
+language plpgsql security definer as $$ declare _idle tid[]; _turns text[];
+begin
     -- Events may be parked although their kind has no limit.
-    insert into agent.kind_limit (kind)
-    select unknown.kind from (
-        select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind)
-        where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind)
-        offset 0) as unknown
-    where agent.take_turn('kind_limit ' || unknown.kind) on conflict do nothing;
-    perform agent.note_keys(l.kind, 1000) from agent.kind_limit as l;
-    delete from agent.kind_limit as l where l.kind in (
-        select idle.kind from agent.kind_limit as idle where not idle.parks and idle.set_at is null
-        and not exists (select from unnest(_lanes, _found) as seen (lane, kind)
-            where seen.lane < 0 and seen.kind = idle.kind)
-        and agent.take_turn('kind_limit ' || idle.kind) for update skip locked);
+    perform agent.in_halves('with new as (insert into agent.kind_limit (kind) select kind'
+        ' from unnest($1) as kind where agent.take_turn(''kind_limit '' || kind) on conflict do nothing'
+        ' returning 1) select jsonb_build_object(''limits'', count(*)) from new', array(
+            select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind) where seen.lane < 0
+            and not exists (select from agent.kind_limit as l where l.kind = seen.kind)), 'kind')
+    , agent.each_kind('agent.note_keys(kind, 1000)', array(select kind from agent.kind_limit))
+    , agent.delete_rows('kind_limit', array(
+            select idle.ctid from agent.kind_limit as idle where not idle.parks and idle.set_at is null
+            and not exists (select from unnest(_lanes, _found) as seen (lane, kind)
+                where seen.lane < 0 and seen.kind = idle.kind)
+            and agent.take_turn('kind_limit ' || idle.kind) for update skip locked));
     -- No period is longer than a day.
-    with gone as (
-        delete from agent.limit_state as s where s.ctid = any(array(
-        select idle.ctid from agent.limit_state as idle
-        where idle.at - timestamptz '1970-01-01 00:00:00+00' < agent.clock(
-        ) - timestamptz '1970-01-01 00:00:00+00' - interval '25 hours'
+    select array_agg(gone.place), array_agg(gone.turn) into _idle, _turns from (
+        select idle.ctid as place, agent.limit_turn(idle.kind, idle.limit_key) as turn
+        from agent.limit_state as idle
+        where idle.at - timestamptz '1970-01-01 00:00:00+00' < (select agent.clock())
+        - timestamptz '1970-01-01 00:00:00+00' - interval '25 hours'
         and not exists (select from agent.event as e
             where e.id = any(idle.running) and e.claimed_by is not null)
         and agent.take_turn(agent.limit_turn(idle.kind, idle.limit_key))
-        order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked))
-        returning s.kind, s.limit_key)
-    delete from agent.turn as t using gone where t.name = agent.limit_turn(gone.kind, gone.limit_key);
+        order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked) as gone;
+    perform agent.delete_rows('limit_state', _idle)
+    , agent.delete_rows('turn', array(select ctid from agent.turn where name = any(_turns)));
 end $$;

@@ -1,8 +1,7 @@
 -- Heartbeats, notes, and the rescue of dead workers' events.
 --   extend_leases: a worker's heartbeat
 --   note_event: a worker, for what the next attempt must know
---   is_outage: errors that are no event's fault; end_claims, sweeps, retention, reruns
---   in_halves, added: one item that refuses stops no other; retention, erasing
+--   in_halves, each_kind, added: one item that refuses stops no other; retention, erasing, sweeps
 --   end_claims: their events are visible at once; rescues
 --   rescue_events: claims without heartbeats; a worker's sweep
 --   rescue_worker: a worker without its session; responder and deputy
@@ -71,17 +70,14 @@ begin
     return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
 end $$;
 
--- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
--- one event may be at fault, and the others go on without it.
-create or replace function agent.is_outage(_sqlstate text) returns boolean
-language sql immutable parallel safe return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
-
 -- Runs a statement that takes items as $1 and returns counts. If it fails, in halves: one item that
 -- refuses, or that another transaction has locked, stops no other. kept names it, as one of _what,
 -- with its SQLSTATE.
 create or replace function agent.in_halves
 ( _statement text, _items anyarray, _what text, out counts jsonb, out kept jsonb)
-language plpgsql as $$ declare _half int4 := cardinality(_items) / 2; _rest record;
+language plpgsql as $$
+declare
+    _half int4 := cardinality(_items) / 2; _rest record; _most text := current_setting('lock_timeout');
 begin
     counts := '{}'; kept := '{}';
     if _items = '{}' then return; end if;
@@ -93,7 +89,7 @@ begin
             raise;
         elsif _half = 0 then
             if sqlstate <> '55P03' then -- without the error's own text, which may quote the row
-                raise warning '% % cannot be removed: SQLSTATE %', _what, _items[1], sqlstate;
+                raise warning '% % refuses: SQLSTATE %', _what, _items[1], sqlstate;
             end if;
             kept := jsonb_build_object(format('%s %s', _what, _items[1]), sqlstate);
             return;
@@ -103,7 +99,13 @@ begin
     select * into counts, kept from agent.in_halves(_statement, _items[:_half], _what);
     select * into _rest from agent.in_halves(_statement, _items[_half + 1:], _what);
     counts := agent.added(counts, _rest.counts); kept := kept || _rest.kept;
+    perform set_config('lock_timeout', _most, true);
 end $$;
+
+-- Calls a function for each of some kinds, which it knows as "kind".
+create or replace function agent.each_kind(_call text, _kinds text[]) returns void language sql as $$
+    select agent.in_halves(format('select jsonb_build_object(''kinds'', count(%s)) from unnest($1) as kind'
+            , _call), _kinds, 'kind') $$;
 
 -- The sums of two objects of counts.
 create or replace function agent.added(_counts jsonb, _more jsonb) returns jsonb
@@ -149,14 +151,18 @@ end $$;
 
 -- Ends the claims without a heartbeat for _dead_for: their worker hangs, or has lost the network.
 -- It takes a claim for lost after as long (surelane.events.DEAD_FOR), so none works on it. Claims
--- that send no heartbeats are left to their vt. Returns how many.
+-- that send no heartbeats are left to their vt. And the claims of workers taken for dead: they had
+-- lapsed by then, and the clock went back since. Returns how many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language sql security definer set enable_seqscan = off
 return agent.end_claims(array(
         select id from agent.event
         where attempts > 0 and vt > (select agent.clock()) and claimed_by is not null
         and heartbeat_at < (select agent.clock()) - _dead_for)
-    , jsonb_build_object('silent_for', extract(epoch from _dead_for)));
+    , jsonb_build_object('silent_for', extract(epoch from _dead_for)))
+    + agent.end_claims(array(
+        select e.id from agent.worker as w join agent.event as e on e.claimed_by = w.name
+        where w.died_at is not null and e.attempts > 0 and e.vt > (select agent.clock())), '{}');
 
 -- Takes a worker for dead whose session has been gone for _lost_for, at the word of worker _by, and
 -- ends its claims. Does nothing where that session is open, or the worker has opened another.
@@ -186,14 +192,14 @@ end $$;
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz
 , out released int4) language plpgsql security definer set enable_seqscan = off as $$
-declare _unknown int8[]; _unknown_claims int4[];
+declare _now timestamptz := agent.clock(); _unknown int8[]; _unknown_claims int4[];
 begin
-    before := coalesce(_before, agent.clock());
+    before := coalesce(_before, _now);
     select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}')
     into _unknown, _unknown_claims
-    from agent.event as e where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name
+    from agent.event as e where e.attempts > 0 and e.vt > _now and e.claimed_by = _name
     and (e.claimed[array_upper(e.claimed, 1)] <= before
-        or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 second')
+        or e.claimed[array_upper(e.claimed, 1)] > _now + interval '1 second')
     and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim
         from unnest(_ids, _claims) as known (id, claim));
     released := (

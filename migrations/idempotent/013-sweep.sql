@@ -145,8 +145,13 @@ begin
                     freed := freed + 1;
                 end if;
             end if;
-        exception when unique_violation or lock_not_available then
-            null; -- another transaction gave it a head meanwhile, or has all its members locked
+        exception
+            when unique_violation or lock_not_available then
+                null; -- another transaction gave it a head meanwhile, or has all its members locked
+            when others then
+                if agent.is_outage(sqlstate) then raise; end if;
+                raise warning 'the group of event % gets no head: SQLSTATE %'
+                    , (select min(id) from agent.event where group_key = _group.group_key), sqlstate;
         end;
         if freed >= _limit or _group.nth >= _limit * 20 then
             next := _group.group_key;
@@ -228,17 +233,17 @@ language plpgsql security definer as $$ begin
         perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit)
         , agent.free_workspace(null);
         -- Requests that an ingest process left behind as it died.
-        delete from agent.request as r where r.ctid = any(array(
-            select left_behind.ctid from agent.request as left_behind
-            where left_behind.waits_until < (select agent.clock()) - interval '1 minute'
-            for update skip locked));
+        perform agent.delete_rows('request', array(
+                select ctid from agent.request
+                where waits_until < (select agent.clock()) - interval '1 minute' for update skip locked));
     end if;
     return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
 end $$;
 
 -- Registers kinds that agent.kind lacks: their first insert left that to a transaction that rolled
--- back. Records missing bands, as of rows that an owner inserted; removes surplus ones.
+-- back. Records missing bands, as of rows that an owner inserted; removes surplus ones. A row that
+-- refuses is named, and stops no other.
 create or replace function agent.sweep_kinds() returns void
 language plpgsql security definer set enable_bitmapscan = off as $$ declare _lanes int4[]; _found text[];
 begin
@@ -246,24 +251,29 @@ begin
     -- Kinds of other lengths were written by hand.
     perform agent.register_kinds(array(select kind from unnest(_found) as kind
             where length(kind) between 1 and 200));
-    perform agent.use_band(given.kind, given.band)
-    from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind)
-        where lane >= 0) as given;
+    perform agent.in_halves('with new as (insert into agent.band select (unnest($1)).* returning 1)'
+        ' select jsonb_build_object(''band'', count(*)) from new', array(
+            select distinct row (seen.kind, agent.band_of(seen.lane), null, '-infinity')::agent.band
+            from unnest(_lanes, _found) as seen (lane, kind)
+            where seen.lane >= 16 and not exists (select from agent.band as b
+                where b.kind = seen.kind and b.workspace is null and b.band = agent.band_of(seen.lane))
+        ), 'band');
     perform agent.sweep_limits(_lanes, _found);
     if agent.take_turn('band') then
-        delete from agent.band as b where b.workspace is null
-        and (exists (select from agent.band as kept
-                where kept.kind = b.kind and kept.band = b.band and kept.workspace is null
-                and kept.ctid < b.ctid)
-            -- A band that a crowd needed, now empty.
-            or b.band > 3 and not exists (select from agent.band as used
-                where used.kind = b.kind and used.band = b.band and used.workspace is not null)
-            and not exists (select from unnest(_lanes, _found) as seen (lane, kind)
-                where seen.kind = b.kind and seen.lane >= 0 and agent.band_of(seen.lane) = b.band));
+        perform agent.delete_rows('band', array(
+                select b.ctid from agent.band as b where b.workspace is null
+                and (exists (select from agent.band as kept
+                    where kept.kind = b.kind and kept.band = b.band and kept.workspace is null
+                    and kept.ctid < b.ctid)
+                -- A band that a crowd needed, now empty.
+                or b.band > 3 and not exists (select from agent.band as used
+                    where used.kind = b.kind and used.band = b.band and used.workspace is not null)
+                and not exists (select from unnest(_lanes, _found) as seen (lane, kind)
+                    where seen.kind = b.kind and seen.lane >= 0 and agent.band_of(seen.lane) = b.band))));
     end if;
     -- Bands that a worker shared out and did not see to the end, as it died.
-    perform agent.share_kind(shared.kind)
-    from (select distinct kind from agent.band where workspace is not null) as shared;
+    perform agent.each_kind('agent.share_kind(kind)', array(
+            select distinct kind from agent.band where workspace is not null));
 end $$;
 
 -- Moves to history, as expired, events with _max_attempts attempts or more (or their own or their

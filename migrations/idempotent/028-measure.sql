@@ -226,7 +226,7 @@ language sql stable security definer set jit = off as $$ select f.* from (
         select b.at - make_interval(secs => (d ->> 0)::float8) as came_at, d ->> 1 as key, d ->> 2 as kind
         , d ->> 3 as reason, d ->> 4 as workspace, d ->> 5 as channel, d ->> 6 as ts
         from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
-        where b.at > agent.clock() - interval '1 day'
+        where b.at > (select agent.clock()) - interval '1 day'
         and b.at >= coalesce(_from, '-infinity') and b.first_at <= coalesce(_until, 'infinity')
         and (_key is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_key)))
         and (_ts is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_ts)))) as f

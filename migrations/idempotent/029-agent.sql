@@ -164,7 +164,7 @@ create or replace function agent.read_usage
     select coalesce(sum(u.input_tokens + u.output_tokens), 0), coalesce(sum(u.cost), 0)
     , coalesce(sum(u.input_tokens + u.output_tokens) filter (where u.user_id = _user_id), 0)
     , coalesce(sum(u.cost) filter (where u.user_id = _user_id), 0)
-    from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date
+    from agent.model_usage as u where u.day = (select (agent.clock() at time zone 'utc')::date)
     and u.owner_id = _owner_id;
 end;
 

@@ -210,14 +210,15 @@ end $$;
 
 -- Does one bounded step of an erasure. First it cancels the live events, and looks at the queue
 -- again until each has ended: a running handler needs some seconds, and so does a worker that
--- closes in Slack what they left open; after a minute it is not waited for. Then it removes
--- history, steps without an event, schedules, limits' keys and tokens. A last look at the queue
--- finds events that run again meanwhile. Each step is kept when a later one fails. Of a whole
--- workspace it destroys the data key at the end, and waits at its beginning until no process
--- encrypts with it. A row that refuses, or that another transaction has locked, stops no other: the
--- first hundred are in counts under "left", each with its SQLSTATE. Returns where it is ("key" as
--- it waits so; at the end "done", or "left" where rows are left: the next step begins anew), how
--- many events it looked at, how many still run or are left, and what it removed.
+-- closes in Slack what they left open; after a minute it is not waited for. A day after the erasure
+-- began, what still runs is ended under its worker. Then it removes history, steps without an
+-- event, schedules, limits' keys and tokens. A last look at the queue finds events that run again
+-- meanwhile. Each step is kept when a later one fails. Of a whole workspace it destroys the data
+-- key at the end, and waits at its beginning until no process encrypts with it. A row that refuses,
+-- or that another transaction has locked, stops no other: the first hundred are in counts under
+-- "left", each with its SQLSTATE. Returns where it is ("key" as it waits so; at the end "done", or
+-- "left" where rows are left: the next step begins anew), how many events it looked at, how many
+-- still run or are left, and what it removed.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4
 , out counts jsonb) language plpgsql security definer
@@ -225,9 +226,10 @@ set plan_cache_mode = force_custom_plan set enable_seqscan = off set lock_timeou
 declare
     _names text[] := agent.given_names(_filter);
     _e agent.erasure; _found record; _done record; _more record; _ids int8[]; _closing int8[];
-    _removed jsonb := '{}'; _left jsonb := '{}';
+    _removed jsonb := '{}'; _left jsonb := '{}'; _over boolean;
 begin
     select * into _e from agent.erasure as e where e.id = _id and e.finished_at is null for update;
+    _over := _e.asked_at < clock_timestamp() - interval '1 day';
     if not found or _e.filter <> agent.hashed(_filter, _e.key) then
         raise invalid_parameter_value using message = format('no unfinished erasure %s has this filter', _id);
     end if;
@@ -252,10 +254,11 @@ begin
         from agent.in_halves(format('select agent.cancel_erased($1, %L)', _e.asked_by), _ids, 'event');
         select * into _more
         from agent.in_halves(format('select agent.end_erased($1, %L)', _e.asked_by), array(
-                select id from agent.event where id = any(_ids)
-                and not (claimed_by is not null and vt > agent.clock()) and (notes ? 'undo') is not true
+                select id from agent.event where id = any(_ids) and (_over
+                    or (claimed_by is null or vt <= agent.clock()) and (notes ? 'undo') is not true)
             ), 'event');
-        waiting := coalesce(_done.counts ->> 'running', '0')::int4 + cardinality(_closing);
+        waiting := case when _over then 0 else coalesce(_done.counts ->> 'running', '0')::int4 end
+            + cardinality(_closing);
         _removed := agent.added(_done.counts - 'running', _more.counts);
         _left := _left || _done.kept || _more.kept;
         _e.found := _e.found or coalesce(_removed ->> 'cancelled', '0') <> '0';
@@ -331,7 +334,7 @@ language sql stable security definer set jit = off as $$
     select 'feedback', array(
         select ctid from agent.feedback as f
         where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(words."all")
-        or f.event_id > 0 and f.at > agent.clock() - interval '1 hour'
+        or f.event_id > 0 and f.at > (select agent.clock()) - interval '1 hour'
         and not exists (select from agent.job as j where j.id = f.event_id)) from words
     union all
     select 'install_wait', array(select ctid from agent.install_wait
@@ -341,7 +344,7 @@ language sql stable security definer set jit = off as $$
     union all
     select 'slack_limit', array(
         select ctid from agent.slack_limit as l where l.name ~ all(words."all")
-        and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock()) from words $$;
+        and coalesce(busy[cardinality(busy)], '-infinity') < (select agent.clock())) from words $$;
 
 -- Removes the named rows, tokens that were there at _asked_at, and what limits and crowds remember
 -- of the names where no live event needs it. Returns the counts, and what is left.

@@ -174,25 +174,24 @@ end $$;
 -- Does one bounded step of the erasures after uninstalls (agent.erase_step): of an owner that
 -- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
 -- organization has the app and for the grace after that, and an organization while one of its
--- workspaces has the app. Returns the owner, the receipt's number and key, the place ("done" or
--- "left" at the end), and how many events have not ended; nulls: there is nothing to do.
+-- workspaces has the app. Passes over the owners _but. Returns the owner, the receipt's number and
+-- key, the place ("done" or "left" at the end), and how many events have not ended; nulls: there is
+-- nothing to do.
 create or replace function agent.erase_uninstalled
-( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text
-, out place text, out waiting int4) language plpgsql security definer as $$
-declare _u agent.uninstall; _filter jsonb;
+( _grace interval, _by text, _limit int4 default 500, _but text[] default '{}', out owner text
+, out receipt int8, out key text, out place text, out waiting int4) language plpgsql security definer as $$
+declare _since timestamptz := agent.clock() - _grace; _u agent.uninstall; _filter jsonb;
 begin
     if not agent.take_turn('erase_uninstalled') then return; end if;
     select u.* into _u from agent.uninstall as u
-    where u.erasure_id is not null or u.at <= agent.clock() - _grace and not exists (
+    where u.owner_id <> all(_but) and (u.erasure_id is not null or u.at <= _since and not exists (
         select from agent.installation as i
         where i.owner_id = u.owner_id and i.enterprise_wide = u.enterprise_wide
         or i.enterprise_wide and i.owner_id = u.enterprise_id or u.enterprise_wide
         and i.details ->> 'enterprise_id' = u.owner_id)
     and not exists (select from agent.uninstall as o
-        where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > agent.clock() - _grace)
-    -- Those of which rows were left come last.
-    order by exists (select from agent.erasure as e where e.id = u.erasure_id and e.counts ? 'left')
-    , u.erasure_id, u.at limit 1 for update skip locked;
+        where o.owner_id = u.enterprise_id and o.enterprise_wide and o.at > _since))
+    order by u.erasure_id, u.at limit 1 for update skip locked;
     if not found then return; end if;
     owner := _u.owner_id;
     _filter := jsonb_build_object('team', owner);
@@ -245,7 +244,7 @@ language sql stable security definer begin atomic
     select i.enterprise_wide, i.owner_id, i.user_id, i.version, greatest(i.expires_at, '0001-01-02 00:00+00')
     from agent.installation as i
     where i.expires_at <= (select agent.clock()) + _within and strpos(i.owner_id, ' ') = 0
-    and coalesce(i.refreshing_until, '-infinity') <= agent.clock()
+    and coalesce(i.refreshing_until, '-infinity') <= (select agent.clock())
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
 

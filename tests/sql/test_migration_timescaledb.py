@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -76,6 +77,33 @@ async def test_a_plain_history_is_converted_with_its_rows_when_the_extension_com
         assert await connection.fetchval("select count(*) from agent.event_hist") == 30
         assert await connection.fetchval("select count(*) > 1 from timescaledb_information.chunks")
     assert "history stays as it is (hypertable)" in (await command(fresh, "plan", "--again")).output
+
+
+@pytest.mark.parametrize(
+    ("code", "theirs", "mended"),
+    [
+        ("22008", "update agent.event_hist set event_ts = '294270-01-01'", "delete from agent.event_hist"),
+        ("TS103", "create unique index theirs on agent.event_hist (id)", "drop index agent.theirs"),
+    ],
+)
+async def test_what_refuses_the_conversion_is_named_and_blocks_no_upgrade(
+    fresh: str, code: str, theirs: str, mended: str
+) -> None:
+    assert (await command(fresh, "apply")).code == 0
+    async with connected(fresh) as connection:
+        await connection.execute("drop extension timescaledb cascade")
+    async with connected(fresh) as connection:
+        await connection.execute(FINISHED, "1760000000.000100")
+        await connection.execute(theirs)
+        applied = await command(fresh, "apply", "--again")
+        assert applied.code == 0, applied.progress
+        (warning,) = [line for line in applied.progress.splitlines() if "history stays a plain table" in line]
+        assert re.search(f"SQLSTATE {code}: .+ Its latest row is event 1, of .+ Correct the cause and run", warning), (
+            warning
+        )
+        await connection.execute(mended)
+    assert (await command(fresh, "apply", "--again")).code == 0
+    assert "history    hypertable" in (await command(fresh, "status")).output
 
 
 WEEKS = """

@@ -13,9 +13,10 @@ from surelane_operator.reads.feedback import list_feedback
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 
-REFUSED = """
+REFUSED = r"""
 create function public.refuse() returns trigger language plpgsql as $$ begin
-if old.kind = 'bad' then raise check_violation using message = 'theirs'; end if; return coalesce(new, old); end $$;
+if coalesce(old, new)::text ~ '\mbad\M' then raise check_violation using message = 'theirs'; end if;
+return coalesce(new, old); end $$;
 """
 ON = "create trigger theirs before {} for each row execute function public.refuse()"
 TWO = "select agent.enqueue('bad'), agent.enqueue('good')"
@@ -43,6 +44,50 @@ TOKENS = (
     """select agent.begin_refresh(false, i.owner_id, '', i.version, '0') from agent.installation as i
     where i.owner_id <> 'good'""",
 )
+SWEEP = "select agent.sweep_events()"
+BOTH = "from unnest(array['bad', 'good']) as kind"
+GONE = "select array_agg('good'::text) from agent.{} having array_agg({}) = array['bad']"
+KINDS = "select array_agg(kind) from agent."
+MEMBER = "insert into agent.event (event_ts, kind, event, head, lane, group_key)"
+SWEPT: dict[str, tuple[str, str, str]] = {
+    "insert on agent.kind": (f"{TWO}; delete from agent.kind", f"{KINDS}kind", "kind bad "),
+    "insert on agent.band": (f"{TWO}; update agent.event set lane = 20", f"{KINDS}band", "band (bad,2"),
+    "insert on agent.kind_limit": (
+        f"{TWO}; update agent.event set lane = -1",
+        f"{KINDS}kind_limit",
+        "kind bad ",
+    ),
+    "insert on agent.limit_note": (
+        *(f"insert into agent.kind_limit (kind, concurrency) select kind, 1 {BOTH}", f"{KINDS}limit_note"),
+        "kind bad ",
+    ),
+    "delete on agent.kind_limit": (
+        *(f"insert into agent.kind_limit (kind) select kind {BOTH}", GONE.format("kind_limit", "kind")),
+        "kind_limit (",
+    ),
+    "delete on agent.limit_state": (
+        f"insert into agent.limit_state (kind, limit_key, at) select kind, 'kind', '2020-01-01' {BOTH}",
+        *(GONE.format("limit_state", "kind"), "limit_state ("),
+    ),
+    "delete on agent.band": (
+        f"insert into agent.band (kind, band) select kind, 1 {BOTH}, generate_series(1, 2)",
+        f"{KINDS}band as b where not exists (select from agent.band where kind = b.kind and ctid <> b.ctid)",
+        "band (",
+    ),
+    "delete or update on agent.band": (
+        f"insert into agent.band (kind, band, workspace) select kind, 0, 'T1' {BOTH}",
+        *(GONE.format("band", "kind"), "kind bad "),
+    ),
+    "delete on agent.request": (
+        f"insert into agent.request select 1, kind, '2020-01-01' {BOTH}",
+        *(GONE.format("request", "channel"), "request ("),
+    ),
+    "update on agent.event": (
+        f"{MEMBER} select now(), kind, '{{}}', false, 1, kind {BOTH}",
+        *(f"{KINDS}event where head", "event 1 "),
+    ),
+}
+"""What a sweep does to two rows; before it: the rows, what shows that the good one is done, what names the other."""
 ITEMS: dict[str, tuple[Sequence[str], str, str, str]] = {
     "rescue: changes by hand": (
         (*SILENT, "update agent.event set changes = '{}' where kind = 'bad'"),
@@ -74,6 +119,10 @@ ITEMS: dict[str, tuple[Sequence[str], str, str, str]] = {
     "limits": (
         *(LIMITED, "select agent.claim_events(array['bad', 'good'])", f"{LIVE} where claimed_by <> ''", "kind bad "),
     ),
+    **{
+        f"sweep: {deed}": ((before, ON.format(deed)), SWEEP, good, named)
+        for deed, (before, good, named) in SWEPT.items()
+    },
     "tokens": (
         TOKENS,
         "select",

@@ -10,7 +10,9 @@ from surelane_encryption.keys import Keyring
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations, Owner
 from surelane_worker.duties import Uninstalls
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
+from tests.sql.queue_steps import pair
 from tests.sql.test_erase import REFUSED
 from tests.sql.test_installations import NEW, installation
 
@@ -169,3 +171,23 @@ async def test_an_owner_with_a_row_that_refuses_keeps_no_other_from_its_end(
     await fleet.erase()
     assert await fleet.left() == []
     assert await fleet.queue.fetchval("select count(*) from agent.uninstall") == 0
+
+
+async def test_runs_that_do_not_end_keep_no_other_owner_and_are_ended_after_a_day(
+    fleet: Fleet, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surelane_worker.duties.PATIENCE", 1)
+    for team in ("T1", "T2"):
+        await fleet.store(team)
+        await fleet.installations.uninstall(Owner(team), None)
+    (run, *_) = await do.claim(fleet.queue, "slack.message")
+    await fleet.later()
+    beats = "update agent.event set vt = agent.clock() + interval '9 days' where id = $1"
+    await fleet.queue.execute(beats, run["id"])
+    assert await fleet.erase()
+    assert await fleet.left() == ["T1"]
+    assert "runs do not end" in capfd.readouterr().out
+    await fleet.queue.execute("update agent.erasure set asked_at = asked_at - interval '1 day'")
+    assert not await fleet.erase()
+    assert await fleet.left() == []
+    assert await do.complete(fleet.queue, pair(run)) == ["stale"]

@@ -7,8 +7,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from surelane.codec import REASON, RESULT, SAID, Location, SealedError
+from surelane.codec import REASON, RESULT, SAID, SEALED, Location, SealedError, is_sealed
 from surelane.events import Event
+from surelane.json_text import read_json
 from surelane.slack import inner_event, object_in, text_in
 from surelane_service.engine import Engine, Settled
 from surelane_worker.handling.context import Context, attempt_of
@@ -66,6 +67,13 @@ class ThreadEvent:
     def slack(self) -> dict[str, Any]:
         return inner_event(self.payload)
 
+    @property
+    def unread(self) -> str | None:
+        """Why the message cannot be read; ``None``: it can."""
+        if isinstance(self.payload, dict):
+            return str(self.payload[SEALED]) if is_sealed(self.payload) else None
+        return "it is nested too deeply"
+
 
 def agent_calls(ctx: Context) -> "AgentCalls":
     """Return the calls for a handler."""
@@ -101,22 +109,31 @@ class AgentCalls:
 
     async def _thread_event(self, identity: int, *row: Any) -> ThreadEvent:  # noqa: ANN401 - of SQL
         *known, payload, notes, result = row
-        payload = await self._codec.open(payload or "{}")
-        result = await self._codec.open(result or "{}", Location(identity, RESULT))
-        return ThreadEvent(identity, *known, *(json.loads(each or "{}") for each in (payload, notes, result)))
+        shown = [
+            await self._shown(payload),
+            read_json(notes or "{}"),
+            await self._shown(result, RESULT, identity),
+        ]
+        return ThreadEvent(identity, *known, *shown)
+
+    async def _shown(self, stored: str | None, what: str = "", identity: int | None = None) -> Any:  # noqa: ANN401 - any JSON
+        """Read and open JSON. Where that is impossible, return why in its place: it must hide nothing beside it."""
+        return await self._codec.show(read_json(stored or "{}"), Location(identity, what) if what else None)
 
     async def said_since_turn(self, group: str, at: datetime, step: str) -> list[dict[str, Any]]:
         """Return a thread's messages from the newest turn on: ``agent.said_since_turn``. Sealed ones lack texts."""
         rows = await self._calls.rows("said_since_turn", group, at, step)
-        said = [inner_event(await self._codec.show(json.loads(row["event"]))) for row in rows]
+        said = [inner_event(await self._shown(row["event"])) for row in rows]
         return [each for each in said if each.get("type") in ("app_mention", "message")]
 
     async def waiting_messages(self, turn: Event, groups: Sequence[str], step: str) -> list[Event]:
-        """Return the messages that may join a turn, oldest first: ``agent.waiting_messages``."""
+        """Return the messages that may join a turn, oldest first: ``agent.waiting_messages``. None is unreadable."""
         rows = await self._calls.rows("waiting_messages", turn.id, turn.event_ts, groups, step)
+        shown = [(row, await self._shown(row["event"])) for row in rows]
         return [
-            Event(identity, kind, at, 0, 0, at, await self._codec.open(event), group_key=group)
-            for identity, kind, at, group, event in rows
+            Event(identity, kind, at, 0, 0, at, json.dumps(payload), group_key=group)
+            for (identity, kind, at, group, _), payload in shown
+            if isinstance(payload, dict) and not is_sealed(payload)
         ]
 
     async def joined_turn(self, message: Event, groups: Sequence[str], root: str) -> tuple[str, bool] | None:
@@ -133,10 +150,13 @@ class AgentCalls:
         return answer
 
     async def live_messages(self, payload: Mapping[str, Any]) -> list[Any]:
-        """Return the payloads of the live events about the message of a payload: ``agent.live_messages``."""
+        """Return the payloads of the live events about the message of a payload: ``agent.live_messages``.
+
+        What no key opens lacks its text.
+        """
         text, _ = await self._codec.seal_event(json.dumps(payload), None, payload)
-        rows = await self._calls.rows("live_messages", text)
-        return [json.loads(await self._codec.open(row["event"])) for row in rows]
+        shown = [await self._shown(row["event"]) for row in await self._calls.rows("live_messages", text)]
+        return [each for each in shown if isinstance(each, dict)]
 
     async def replace_message(
         self, payload: Mapping[str, Any], key: str, step: str, *, restart: bool, by: str, reason: str
@@ -179,7 +199,7 @@ class AgentCalls:
         """Return the named schedules whose names begin so, those that were changed last at the end."""
         rows = [row for row in await self._calls.rows("read_cron") if row["name"].startswith(prefix)]
         rows.sort(key=lambda row: row["updated_at"])
-        shown = [await self._codec.show(json.loads(row["payload"])) for row in rows]
+        shown = [await self._shown(row["payload"]) for row in rows]
         names = "name", "kind", "schedule", "time_zone", "paused", "next_at"
         return [
             Schedule._make([*map(row.__getitem__, names), each])

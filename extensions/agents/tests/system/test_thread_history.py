@@ -14,6 +14,7 @@ from surelane_agents.agent import REFUSED
 from surelane_dev.simulator.workspace.model import Channel, Message
 from tests.sql.migrations import connected
 from tests.system.shared import shared_connection
+from tests.system.slack_stand import fault
 from tests.system.worker import ended
 
 ALL = {"SURELANE_HANDLERS": f"{thread_handlers.__name__}:handlers"}
@@ -102,6 +103,19 @@ async def test_slack_is_asked_for_what_cannot_be_decrypted_alone(database: str) 
         )
         _, got = await thread.ask("2")
         assert (got, thread.reads) == (thread.in_slack(), 1)
+        # Nor does a payload that was changed.
+        damage = 'update agent.event_hist set event = event || \'{"surelane.sealed": "lost"}\' where id = '
+        await own.execute(f"{damage} (select max(id) from agent.event_hist)")
+        message, got = await thread.ask("3")
+        assert (got, thread.reads) == (thread.in_slack(), 1)
+        talk.slack.simulator.faults.add(
+            fault("refused", methods=["conversations.replies"], error="missing_scope")
+        )
+        await own.execute(f"{damage} (select max(id) from agent.event_hist)")
+        _, got = await thread.ask("4")
+        unread = f"<@{message.user}>: (cannot be decrypted: it is damaged, or was changed in the database)"
+        there = thread.in_slack()
+        assert got == [*there[:-2], unread, there[-1]]
 
 
 async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(database: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
+from surelane.events import Event
 from surelane.queue import Queue
 from surelane_agents.calls import AgentCalls, ModelUse, Spent
 from surelane_agents.people.board import Board
@@ -63,20 +64,42 @@ async def test_a_rule_that_was_changed_by_hand_is_empty_and_hides_no_other(
     assert [rule[2] for rule in await agents.read_rules("T1", ["U1"])] == ["fine", "", "", ""]
 
 
-async def test_a_message_that_no_key_opens_hides_no_other_of_its_thread(
-    queue: Connection, agents: AgentCalls
+DEEP = f"{'[' * 1500}{']' * 1500}"
+
+
+@pytest.mark.parametrize("bad", ['"surelane.sealed": "lost"', '"surelane.sealed": 7', f'"deep": {DEEP}'])
+async def test_a_message_that_cannot_be_opened_or_read_hides_no_other_of_its_thread(
+    queue: Connection, agents: AgentCalls, bad: str
 ) -> None:
-    said = [{"type": "app_mention"}, {"type": "message", "text": "hello"}, {"type": "message"}]
-    for nth, inner in enumerate(said):
-        sealed = {"surelane.sealed": "lost"} if nth == 2 else {}
-        payload = json.dumps({"type": "event_callback", "event": inner, **sealed})
-        await queue.execute("select agent.enqueue('mail', $1, _group_key => 'g')", payload)
+    root, group, said = "1700000000.000000", "T1:C1:1700000000.000000", list[dict[str, Any]]()
+    for nth in range(3):
+        inner = {"type": "app_mention", "channel": "C1", "ts": f"170000000{nth}.000000", "thread_ts": root}
+        said.append(inner)
+        payload = {"type": "event_callback", "team_id": "T1", "event_id": f"Ev{nth}", "event": inner}
+        payload["event_time"] = 1700000000 + nth
+        written = json.dumps(payload)[:-1] + (f", {bad}}}" if nth == 1 else "}")
+        await queue.execute("select agent.insert_event($1)", written)
     await queue.execute(
-        "insert into agent.step (event_id, name, nth, sort, attempt, started_at, finished_at, event_ts)"
-        " select min(id), 'turn', 1, 'step', 1, now(), now(), now() from agent.event"
+        "insert into agent.step (event_id, name, nth, sort, attempt, result, started_at, finished_at, event_ts)"
+        " select min(id), 'turn', 1, 'step', 1, '[]', now(), now(), now() from agent.event"
     )
-    now = await queue.fetchval("select agent.clock()")
-    assert await agents.said_since_turn("g", now, "turn") == said
+    found = await agents.thread_events([group], "C1", root, "1700000009.000000", "turn")
+    found.sort(key=lambda each: each.id)
+    assert [(each.turn, each.unread is None) for each in found] == [
+        (True, True),
+        (False, False),
+        (False, True),
+    ]
+    assert [each.slack for each in found if each.unread is None] == [said[0], said[2]]
+    first, _ = await queue.fetch("select id, event_ts from agent.event order by id limit 2")
+    turn = Event(first["id"], "slack.app_mention", first["event_ts"], 1, 1, first["event_ts"], "{}")
+    assert [each.slack for each in await agents.waiting_messages(turn, [group], "turn")] == [said[2]]
+    since = await agents.said_since_turn(group, await queue.fetchval("select agent.clock()"), "turn")
+    assert [each for each in since if each != said[1]] == [said[0], said[2]]
+    live = "update agent.event set event = jsonb_set(event, '{event,ts}', to_jsonb($1::text))"
+    await queue.execute(live, root)
+    about = {"type": "event_callback", "team_id": "T1", "event": said[0]}
+    assert len(await agents.live_messages(about)) == (2 if "deep" in bad else 3)
 
 
 async def test_next_day_begins_at_nothing_and_retention_drops_old_days(

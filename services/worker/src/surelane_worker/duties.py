@@ -301,26 +301,32 @@ class Uninstalls(Upkeep):
         await self.repeat(HOURLY, FIRST)
 
     async def pass_once(self) -> bool:
-        waits, left = 0, set[str]()
-        while (step := await self.engine.erase_uninstalled(self.grace, f"worker {self.name}")) is not None:
+        looks, left, waits = 0, set[str](), set[str]()
+        while True:
+            step = await self.engine.erase_uninstalled(self.grace, f"worker {self.name}", left | waits)
+            if step is None:  # all others are done
+                if looks >= PATIENCE and waits:
+                    log.warning(
+                        "runs do not end; a day after an erasure began it ends them", owners=sorted(waits)
+                    )
+                if looks >= PATIENCE or not waits:
+                    return bool(waits)
+                looks += 1
+                waits.clear()
+                await asyncio.sleep(1.0)
+                continue
             if step.done:
                 # The key is in the log alone: it proves whose erasure the receipt is about.
                 named = {"owner": step.owner, "receipt": step.receipt, "key": step.key}
                 log.info("erased what belonged to an owner that removed the app", **named)
             if step.left:
-                if step.owner in left:
-                    return False  # all others are done
                 left.add(step.owner)
                 log.error(
                     "rows cannot be erased; its receipt names them", owner=step.owner, receipt=step.receipt
                 )
-                continue
-            waits += step.waiting > 0
-            if waits > PATIENCE:
-                log.warning("events of an owner that removed the app do not end", owner=step.owner)
-                return True
-            await asyncio.sleep(1.0 if step.waiting else BREATH)
-        return False
+            elif step.waiting:
+                waits.add(step.owner)
+            await asyncio.sleep(BREATH)
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """The calls that tidy the queue: sweep, free groups, drop old history, and erase after an uninstall."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,9 +72,12 @@ class Sweeping:
         (row,) = await self.calls.rows("drop_history", older_than, after)
         return RetentionStep(row["next"], row["dropped"], row["blocked"])
 
-    async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
-        """Do a step of erasing what belongs to an owner that removed the app so long ago; ``None``: there is none."""
-        (row,) = await self.calls.rows("erase_uninstalled", grace, by)
+    async def erase_uninstalled(self, grace: timedelta, by: str, but: Collection[str] = ()) -> Erased | None:
+        """Do a step of erasing what belongs to an owner that removed the app so long ago; ``None``: there is none.
+
+        It passes over the owners ``but``.
+        """
+        (row,) = await self.calls.rows("erase_uninstalled", grace, by, 500, list(but))
         if row["receipt"] is None:
             return None
         ended = row["place"] == "done", row["place"] == "left"

@@ -5,12 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from surelane.codec import SealedError
+from surelane.codec import SealedError, is_sealed
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
-from surelane.text import text_of, typed
+from surelane.text import shown_beside, text_of, typed
 from surelane_agents.calls import ThreadEvent, agent_calls
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
+from surelane_worker.handling.fence import Fence
 from surelane_worker.slack.client import messages_of
 
 TURN = "thread"
@@ -73,13 +74,10 @@ async def before(event: Event, ctx: Context, place: Place) -> list[ThreadMessage
     if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
         return []
     me = text_in(authorization_of(event.payload).get("user_id"))  # Slack's envelopes name the bot's user
-    try:
-        known = await _in_history(event, ctx, place, me)
-    except SealedError as error:
-        ctx.log.warning("cannot decrypt earlier messages", error=type(error).__name__)
-        known = Known(place.thread_ts)
+    known = await _in_history(event, ctx, place, me)
     asked = None if known.missing is None else await _in_slack(ctx, place, me, known.missing)
-    said = shortened([*known.older, *(known.later if asked is None else asked)])
+    older = [each for each in known.older if asked is None or each["ts"] < str(known.missing)]
+    said = shortened([*older, *(known.later if asked is None else asked)])
     hidden = known.missing is not None and asked is None and not said
     return [{"own": False, "text": UNREAD}] if hidden else said
 
@@ -97,12 +95,9 @@ async def _in_slack(ctx: Context, place: Place, me: str | None, since: str) -> l
 
 async def approved_in(event: Event, ctx: Context, place: Place) -> list[list[str]]:
     """Return pairs of a person and a tool that need no question, as the thread's latest turn says."""
-    try:
-        stored = await _stored_in(event, ctx, place)
-    except SealedError:
-        stored = None
-    turns = [object_in(each.result) for each in stored or () if each.turn]
-    return next((each["approved"] for each in reversed(turns) if "approved" in each), [])
+    turns = [object_in(each.result) for each in await _stored_in(event, ctx, place) or () if each.turn]
+    latest = [each for each in turns if "approved" in each or is_sealed(each)][-1:]
+    return [pair for each in latest for pair in each.get("approved", ())]
 
 
 async def _stored_in(event: Event, ctx: Context, place: Place) -> list[ThreadEvent] | None:
@@ -129,20 +124,34 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
         return Known(root)
     now = {_ts(each): _as_now(each, me) for each in stored}
     since, older = root, list[ThreadMessage]()
+    unread = {object_in(each.notes).get("edit", False): each.unread for each in stored if each.unread}
     if turn := next((each for each in reversed(messages) if each.turn), None):
-        steps = await fence.patiently(fence.engine.read_steps, turn.id)
-        stored_as = {each.name: each.result for each in steps}
-        got: list[ThreadMessage] = json.loads(stored_as.get(COMPACTED) or stored_as.get(TURN) or "[]")
-        since = _ts(turn)
+        try:
+            got = await _thread_of(turn.id, fence)
+            since = _ts(turn)
+        except SealedError as error:
+            got, unread = [], {True: str(error)}
         as_now = [each if "short" in each else now.get(each.get("ts", ""), each) for each in got]
         older = [each for each in as_now if each and "ts" in each]
+    if unread:
+        ctx.log.warning("cannot read earlier messages", reason=next(iter(unread.values())))
     answers = [_answer(each) for each in messages]
     later = [said for ts in {*map(_ts, messages)} if (said := now[ts])]
     later += [said for answer in answers for said in answer or ()]
     # Slack reports each message of a person in a direct message, and in channels where the app takes them.
     heard = direct or event.slack.get("type") == "message" or any(each.whole for each in messages)
-    whole = heard and None not in answers and since in map(_ts, messages)
-    return Known(None if whole else since, older, sorted(later, key=lambda each: each["ts"]))
+    whole = heard and None not in answers and since in map(_ts, messages) and not unread
+    # An edit that cannot be read may be of any message.
+    missing = root if True in unread else since
+    return Known(None if whole else missing, older, sorted(later, key=lambda each: each["ts"]))
+
+
+async def _thread_of(turn: int, fence: Fence) -> list[ThreadMessage]:
+    """Return the thread before a turn's message, as the turn stored it."""
+    for step in (COMPACTED, TURN):
+        if got := json.loads(await fence.patiently(fence.engine.step_result, turn, step, 1)):
+            return list(got)
+    return []
 
 
 def _ts(stored: ThreadEvent) -> str:
@@ -153,7 +162,9 @@ def _as_now(stored: ThreadEvent, me: str | None) -> ThreadMessage | None:
     """Return the message of an event or an edit; ``None``: it is deleted or the bot's, or has no text."""
     message = edited_message(stored.slack) or stored.slack
     gone = edit_of(stored.slack) == "message_deleted" or message.get("user") == me
-    return None if gone else _said(message, me)
+    if gone or not stored.unread:
+        return None if gone else _said(message, me)
+    return {"own": False, "text": quoted(message.get("user"), f"({stored.unread})"), "ts": _ts(stored)}
 
 
 def _answer(stored: ThreadEvent) -> list[ThreadMessage] | None:
@@ -169,17 +180,31 @@ def _answer(stored: ThreadEvent) -> list[ThreadMessage] | None:
 
 
 def _said(message: Mapping[str, Any], me: str | None) -> ThreadMessage | None:
-    text, ts = cut(text_of(message), LONGEST_MESSAGE), str(message.get("ts"))
-    listed = message.get("files")
-    given = list(map(object_in, listed[:MOST_FILES] if isinstance(listed, list) else ()))
+    user = message.get("user") or message.get("bot_id")
+    own = user is not None and user == me
+    text, ts = cut(text_of(message) if own else whole(message), LONGEST_MESSAGE), str(message.get("ts"))
+    given = files_of(message)[:MOST_FILES]
     files = [{part: file[part] for part in FILE if isinstance(file.get(part), str | int)} for file in given]
     text = " ".join(filter(None, [text, *(f"(file: {named(file)})" for file in files)]))
     if not text:
         return None
-    user = message.get("user") or message.get("bot_id")
-    own = user is not None and user == me
     said: ThreadMessage = {"own": own, "text": text if own else quoted(user, text), "ts": ts}
     return {**said, "files": files} if files else said
+
+
+def whole(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, and what it shows beside it, such as a forwarded message or an app's alert."""
+    return "\n".join(filter(None, [text_of(message), shown_beside(message)]))
+
+
+def files_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the files of a message, and of messages that are forwarded in it."""
+    shared = message.get("attachments")
+    forwarded = [
+        each for each in map(object_in, shared if isinstance(shared, list) else ()) if each.get("is_share")
+    ]
+    listed = [each.get("files") for each in (message, *forwarded)]
+    return [object_in(file) for files in listed if isinstance(files, list) for file in files]
 
 
 def named(file: Mapping[str, Any]) -> str:
