@@ -316,8 +316,7 @@ return case when jsonb_typeof(_changes) <> 'array' then jsonb_build_array(_chang
     || jsonb_path_query_array(_changes, '$[last - 38 to last]') || jsonb_build_array(_change)
 end;
 
--- The changes of an event that is claimed again, with the lapse of its last claim, unless its
--- rescue is recorded.
+-- The changes of an event that is claimed again: its last claim lapsed, unless it was rescued.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp
 return case when _claimed_by is null or _changes -> -1 ->> 'action' = 'rescued'

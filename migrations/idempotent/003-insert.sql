@@ -176,8 +176,7 @@ begin
     end if;
 end $$;
 
--- The id of an event with this one's natural key, or of the same message, in the queue or in
--- history.
+-- The id of an event with this one's natural key, or of the same message, live or ended.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql security definer as $$
 declare

@@ -187,8 +187,7 @@ begin
     return agent.outranked(_head, _claimable, _since);
 end $$;
 
--- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many
--- it set right.
+-- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql security definer set lock_timeout = '30ms' set enable_seqscan = off as $$
 declare _waiting agent.event; _living int4; _healed int4 := 0;

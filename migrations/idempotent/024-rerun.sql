@@ -3,8 +3,7 @@
 --   kept_steps, rerun_as_new: a new event runs an ended one again; operators
 --   rerun_chain: which events a new one runs again; workers, operators
 
--- The row with which an ended event returns: its id, claims and errors, and all its attempts before
--- it.
+-- The row with which an ended event returns: its id, claims, errors, and earlier attempts.
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql as $$ declare _new agent.event;
 begin

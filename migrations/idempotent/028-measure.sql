@@ -195,8 +195,7 @@ begin
         where o.at < _now - interval '1 day' or o.upto <= _upto - 64 * 1024 * 1024);
 end $$;
 
--- Counts the notes of dropped deliveries that have all these ids. _remove: and removes them. Skips
--- locked batches.
+-- Counts (_remove: and removes) the notes of dropped deliveries with these ids. Skips locked ones.
 create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
 language plpgsql security definer set jit = off as $$
 declare

@@ -30,8 +30,7 @@ begin atomic
     order by t.nth;
 end;
 
--- Holds what the workspace has here, and what comes. Returns how many events are not held, as they
--- run or just ran: call it again until none is left.
+-- Holds what the workspace has here, and what comes. Returns how many are not held: repeat until 0.
 create or replace function agent.hold_workspace(_team text) returns int8 language plpgsql as $$ begin
     insert into agent.arriving values (_team) on conflict do nothing;
     update agent.event set lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event)

@@ -1,5 +1,4 @@
--- The settings that all functions share, the triggers, and who may call what. No functions are made
--- here.
+-- The settings that all functions share, the triggers, and who may call what. It makes none.
 
 -- No function states these settings. A function that runs as its owner pins its search path: a
 -- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. Where
