@@ -361,8 +361,7 @@ begin
         -- Not where another transaction has what comes first locked.
         _group_keys := array(select group_key from agent.event where id = any(_first) for update skip locked);
         update agent.event as e set claimed_by = null, heartbeat_at = null, vt = _now
-        , attempts = greatest(attempts - 1, 0)
-        where e.group_key = any(_group_keys) and e.head;
+        , attempts = greatest(attempts - 1, 0) where e.group_key = any(_group_keys) and e.head;
         perform agent.reelect(_group_keys);
     end if;
     return _left || _held_back;

@@ -202,8 +202,7 @@ create or replace function agent.move_event
 language plpgsql security definer as $$ declare _new_vt timestamptz := greatest(_vt, agent.clock());
 begin
     perform agent.fence_lapsed(array[_old.id]);
-    update agent.event
-    set vt = _new_vt, event = _event, lane = _old.lane
+    update agent.event set vt = _new_vt, event = _event, lane = _old.lane
     , retrying = false, claimed_by = null, heartbeat_at = null
     -- By their event_ts history is searched for Slack's and bare events and webhooks.
     , event_ts = case when _old.kind like 'slack.%' or _old.kind = 'event' or _old.item_key like 'webhook:%'

@@ -261,8 +261,7 @@ select id, kind, case when vt <= now() then 'pending' when claimed_by is null th
 , item_key, group_key, event_ts, enqueued_at, enqueued_by, claimed, heartbeat_at, deadline
 , null::timestamptz as finished_at, null::text as finished_by, traceparent, changes, continuation_id
 , waits_for, case when claimed_by is not null and vt > now() then vt end as lease_until
-, agent.priority_of(lane) as priority
-from agent.event;
+, agent.priority_of(lane) as priority from agent.event;
 
 create or replace view agent.ended_job as
 select id, kind, outcome as status, event as payload, attempts, max_attempts, claimed_by as locked_by
@@ -282,5 +281,4 @@ create or replace view agent.schedule_queue with (security_barrier) as
 select id as schedule_queue_item_id, enqueued_at as enqueued_on, enqueued_by, finished_at as dequeued_on
 , finished_by as dequeued_by, case when claimed = '{}' then run_at else event_ts end as schedule_on
 , payload as data, item_key, greatest(attempts - 1, 0) as redeliver_count
-, claimed[array_upper(claimed, 1)] as claimed_on, locked_by as claimed_by, group_key
-from agent.job;
+, claimed[array_upper(claimed, 1)] as claimed_on, locked_by as claimed_by, group_key from agent.job;

@@ -59,8 +59,7 @@ begin
         select coalesce((select case when paused then -1 else max_attempts end from agent.kind
                 where kind.kind = wanted), _max_attempts, 3)
         from unnest(_kinds) as wanted)
-    , exists (select from agent.band where kind = any(_kinds))
-    into most, _banded;
+    , exists (select from agent.band where kind = any(_kinds)) into most, _banded;
     if _banded then
         select walk.lanes, walk.nths into _lanes, _nths from agent.walk_lanes(_kinds, most) as walk;
     elsif cardinality(_kinds) > 1 then
@@ -255,8 +254,7 @@ begin
             or agent.fence_groups(_held.group_keys[1:1], _now) = '{}';
         _held.places := null;
     end loop;
-    return query update agent.event
-    set attempts = attempts + 1, vt = _now + _invisible_for
+    return query update agent.event set attempts = attempts + 1, vt = _now + _invisible_for
     , claimed = case when cardinality(claimed) < 100 then claimed || _now
         else agent.last_claims(claimed, _now) end, heartbeat_at = null, retrying = false
     , changes = case when claimed_by is null then changes else agent.after_lapse(changes, claimed_by, vt) end

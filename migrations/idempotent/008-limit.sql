@@ -312,8 +312,7 @@ create or replace function agent.reset_limit(_kind text) returns boolean
 language plpgsql security definer as $$ begin
     perform agent.hold_limit(_kind);
     update agent.kind_limit set set_per = null, set_concurrency = null, set_rate = null, set_period = null
-    , set_at = null, set_by = null
-    where kind = _kind and set_at is not null;
+    , set_at = null, set_by = null where kind = _kind and set_at is not null;
     if not found then return false; end if;
     perform agent.note_keys(_kind, 10000);
     return true;

@@ -328,8 +328,7 @@ begin
                 where l.kind = any(_limited) and l.grouped);
         else
             select h.places[:_left] as places, h.vts[:_left] as vts, h.group_keys, h.lapsed, h.bytes
-            into _held
-            from agent.take_heads(_others, _left, _max_attempts, _now, _cursors) as h;
+            into _held from agent.take_heads(_others, _left, _max_attempts, _now, _cursors) as h;
             _members := agent.without_parked(_member_kinds);
         end if;
         if array_remove(_held.group_keys, null) <> '{}' then

@@ -17,8 +17,7 @@ language plpgsql security definer as $$
 declare _now timestamptz := agent.clock(); _groups text[]; _parked boolean;
 begin
     with returned as (
-        update agent.event as e
-        set claimed_by = null, heartbeat_at = null, retrying = _counted
+        update agent.event as e set claimed_by = null, heartbeat_at = null, retrying = _counted
         , attempts = case when _counted then e.attempts else greatest(e.attempts - 1, 0) end
         , vt = _now + greatest(coalesce(_pauses[array_position(_of, e.id)], interval '0'), interval '0')
         where e.id = any(_ids) returning e.group_key, e.lane)

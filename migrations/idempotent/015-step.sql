@@ -173,8 +173,7 @@ begin
     insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, attempt, started_at
         , finished_at)
     select _id, t.key, -1, 'step', _held.event_ts, t.value ->> 'found_by', (t.value -> 'value')::json
-    , _held.attempts, _now, _now
-    from jsonb_each(_tags) as t where t.value <> 'null'
+    , _held.attempts, _now, _now from jsonb_each(_tags) as t where t.value <> 'null'
     on conflict (event_id, name, nth) do update set arguments = excluded.arguments, result = excluded.result;
     if (select count(*) from agent.step as s where s.event_id = _id and s.nth = -1) > 10 then
         raise invalid_parameter_value using message = 'an event has at most 10 tags';

@@ -83,11 +83,9 @@ begin
                 where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
             -- Do not use infinity: it marks an event that awaits a remote agent's answer.
             then _now else coalesce(min(s.due_at), _now + interval '3650 days') end
-        into _until
-        from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
+        into _until from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
         join agent.step as s on s.event_id = _id and s.name = w.name and s.nth = w.nth;
-        update agent.event
-        set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null
+        update agent.event set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null
         , attempts = case when _new then 0 else greatest(attempts - 1, 0) end
         , retrying = coalesce((_given ->> 'blocking')::boolean, false) where id = _id;
     end if;

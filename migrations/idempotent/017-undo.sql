@@ -148,8 +148,7 @@ declare
         and (s.finished_at is null or s.result is null));
 begin
     if _undo is null then
-        update agent.event as e
-        set attempts = 0, cancelled_by = null
+        update agent.event as e set attempts = 0, cancelled_by = null
         , errors = e.errors || case when e.claimed_by is null or e.vt > _now then '[]'
             else jsonb_build_array(jsonb_build_object('type', 'UnfinishedError'
                 , 'message', 'its undos began although its handler may still run'

@@ -86,8 +86,7 @@ begin
             where continuation_id = _id and agent.child_of(changes) #>> '{0,name}' = _name) then
             return;
         end if;
-        select * into _past from agent.event_hist
-        where continuation_id = _id and outcome = 'completed'
+        select * into _past from agent.event_hist where continuation_id = _id and outcome = 'completed'
         and agent.child_of(changes) #>> '{0,name}' = _name order by finished_at desc limit 1;
         if found then
             perform agent.send_signal(_id, _name, agent.child_end(_past), false

@@ -150,8 +150,7 @@ create or replace function agent.pause_cron(_name text, _paused boolean, _next_a
 language plpgsql security definer as $$ begin
     update agent.cron set paused = _paused
     , next_at = case when paused and not _paused then _next_at else next_at end
-    , updated_at = agent.clock(), updated_by = agent.acting()
-    where name = _name and paused <> _paused;
+    , updated_at = agent.clock(), updated_by = agent.acting() where name = _name and paused <> _paused;
     if found then
         perform pg_notify('agent_event', '');
         return true;

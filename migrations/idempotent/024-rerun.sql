@@ -66,8 +66,7 @@ begin
     from (
         select moved as id from unnest(_moved) as moved
         where exists (select from agent.open_questions(moved)) or exists (
-            select from agent.step as c
-            where c.event_id = moved and c.name ~ '^child .*:[0-9]+$'
+            select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$'
             and c.result #>> '{value,outcome}' <> 'completed')) as again
     where s.event_id = again.id and s.in_order;
     delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
@@ -198,8 +197,7 @@ begin
     insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt
         , started_at, due_at, finished_at)
     select rerun, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at
-    , s.due_at, s.finished_at
-    from agent.step as s where s.event_id = _id
+    , s.due_at, s.finished_at from agent.step as s where s.event_id = _id
     -- The list of agent.gather stays: the new event gets the same events.
     and (s.nth = 0 and s.name = 'events' or exists (select from agent.kept_steps(_id, _from) as k
             where k.kept and k.name = s.name and k.nth = s.nth));

@@ -37,8 +37,7 @@ end $$;
 create or replace function agent.continue_action(_id int8, _result jsonb, _over boolean) returns void
 language sql security definer begin atomic
     update agent.operator_action set result = coalesce(_result, result), seen_at = agent.clock()
-    , finished_at = case when _over then agent.clock() end
-    where id = _id and finished_at is null;
+    , finished_at = case when _over then agent.clock() end where id = _id and finished_at is null;
     select set_config('surelane.acting', (select who from agent.operator_action where id = _id), true);
 end;
 

@@ -62,8 +62,7 @@ begin
         select array_agg(h.id), array_agg(h.said), array_agg(h.closing) into _window, _rows, _closing
         from (
             select id, h::text as said, agent.closes_erased(kind, event) as closing
-            from agent.event_hist as h
-            where event_ts >= from_ts and event_ts < until_ts and id > _after
+            from agent.event_hist as h where event_ts >= from_ts and event_ts < until_ts and id > _after
             and (id <= _until or agent.closes_erased(kind, event)) order by id limit _limit) as h;
     else
         _window := array(
@@ -311,8 +310,7 @@ begin
         end;
     update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found
     , waiting = _e.waiting, checking = _e.checking
-    , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at
-    where e.id = _id;
+    , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at where e.id = _id;
     place := case when place in ('done', 'left') then place else _e.place end;
     seen := _found.seen;
     counts := _e.counts;

@@ -129,8 +129,7 @@ create or replace function agent.find_installation
 returns table (user_id text, app_id text, details jsonb, sealed bytea, expires_at timestamptz, version int8
 , installed_at timestamptz) language sql stable security definer begin atomic
     select i.user_id, i.app_id, i.details, i.sealed, i.expires_at, i.version, i.installed_at
-    from agent.installation as i
-    where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide
+    from agent.installation as i where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide
     and i.user_id in ('', coalesce(_user_id, (
         select p.user_id from agent.installation as p
         where p.owner_id = _owner_id and p.enterprise_wide = _enterprise_wide and p.user_id <> ''
@@ -143,8 +142,7 @@ create or replace function agent.delete_installation
 ( _enterprise_wide boolean, _owner_id text, _user_ids text[] default null
 , _until timestamptz default 'infinity') returns int4 language sql security definer begin atomic
     with deleted as (
-        delete from agent.installation
-        where owner_id = _owner_id and enterprise_wide = _enterprise_wide
+        delete from agent.installation where owner_id = _owner_id and enterprise_wide = _enterprise_wide
         and (_user_ids is null or user_id = any(_user_ids)) and installed_at <= _until returning 1)
     select count(*)::int4 from deleted;
 end;

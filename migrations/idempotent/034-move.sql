@@ -30,12 +30,13 @@ begin atomic
     order by t.nth;
 end;
 
--- Holds what the workspace has here, and what comes. Returns how many events run: repeat until 0.
+-- Holds what the workspace has here, and what comes. Returns how many are not held: repeat until 0.
 create or replace function agent.hold_workspace(_team text) returns int8 language plpgsql as $$ begin
     insert into agent.arriving values (_team) on conflict do nothing;
     update agent.event set lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event)
     where head and claimed_by is null and lane < 60 and agent.event_workspace(event) = _team;
-    return (select count(*) from agent.event where claimed_by <> '' and agent.event_workspace(event) = _team);
+    return (select count(*) from agent.event
+        where (claimed_by <> '' or head and lane < 60) and agent.event_workspace(event) = _team);
 end $$;
 
 -- Ends a hold; returns whether it freed events. Steps over locked ones. A sweep frees those, and

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import pytest
 
 from surelane_dev.processes import ChildProcess
 from surelane_service.webhooks import sign
+from surelane_shards.moving import BLOCK
 from tests.databases import Databases, Server, as_role
 from tests.needs import lacking, program
 from tests.processes import Service, free_port, service, until
@@ -60,6 +63,7 @@ class Router:
             shards = shards.replace(f"{name}-ingest:8081", f"127.0.0.1:{running.private_port}")
         (self.folder / "shards.conf").write_text(shards)
         shutil.copytree(ROUTER / "workspaces", self.folder / "workspaces")
+        shutil.copy(ROUTER / "move", self.folder)
         self.send(GARAGE, "beta")
 
     def send(self, team: str, to: str) -> None:
@@ -106,8 +110,8 @@ class Stand:
     installations: dict[str, Service]
     databases: dict[str, str]
 
-    async def mention(self, team: str, **headers: str) -> Answer:
-        sent = mention()
+    async def mention(self, team: str, event_id: str | None = None, **headers: str) -> Answer:
+        sent = mention() if event_id is None else mention(event_id)
         sent["team_id"] = sent["authorizations"][0]["team_id"] = team
         return await self.slack.event(sent, **headers)
 
@@ -207,6 +211,37 @@ async def test_the_map_is_read_for_each_request_and_an_outage_and_a_killed_route
     assert (down.status, down.no_retry, b"does not answer" in down.body) == (503, False, True)
     assert (await stand.mention("T0UNKNOWN1")).status == 200
     assert (await stand.ready("alpha"), await stand.ready("beta")) == (200, 503)
+
+
+async def test_a_workspace_moves_under_traffic_and_no_request_is_refused(stand: Stand) -> None:
+    async with migrations.connected(stand.databases["beta"]) as connection:
+        await connection.execute(f"select setval('agent.event_id_seq', {BLOCK})")
+    keys: list[str] = []
+    moved = asyncio.Event()
+
+    async def post_until(done: asyncio.Event) -> None:
+        while not done.is_set():
+            keys.append(f"Ev{len(keys)}")
+            assert (await stand.mention(MOVED, keys[-1])).status == 200
+            await asyncio.sleep(0.05)
+
+    posting = asyncio.create_task(post_until(moved))
+    env = {
+        "SURELANE_SHARDS": " ".join(f"{name}={uri}" for name, uri in stand.databases.items()),
+        "SURELANE_COMMAND": f"{sys.executable} -m surelane_operator.cli",
+    }
+    command = "sh", stand.router.folder / "move", MOVED, "alpha", "beta"
+    script = await asyncio.create_subprocess_exec(*command, env=os.environ | env)
+    assert await script.wait() == 0
+    assert (await stand.mention(MOVED, "Ev")).status == 200
+    moved.set()
+    await posting
+
+    assert await stand.teams("alpha") == []
+    async with migrations.connected(stand.databases["beta"]) as connection:
+        rows = await connection.fetch("select item_key, lane from agent.event order by id")
+    assert sorted(row["item_key"] for row in rows) == sorted([*keys, "Ev"])
+    assert max(row["lane"] for row in rows) < 60, "the hold has ended"
 
 
 @pytest.mark.parametrize(
