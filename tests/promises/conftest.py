@@ -25,21 +25,21 @@ def working(database: str, **settings: str) -> AbstractAsyncContextManager[Servi
 
 async def completed(connection: Connection, identity: int) -> Any:
     """Wait for the end of an event; return its result."""
-    row = await ended(connection, identity, within=90)
+    row = await ended(connection, identity, within=150)
     assert row["outcome"] == "completed", row
     return json.loads(row["result"] or "null")
 
 
 async def becomes(connection: Connection, query: str, *given: object) -> None:
     """Ask until the answer is true."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         while not await connection.fetchval(query, *given):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.02)
 
 
 async def noted(log: Path, text: str) -> None:
     """Wait until a handler has noted something."""
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(150):
         while text not in _lines(log):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.02)
 
