@@ -35,6 +35,9 @@ from tests.databases import (
 )
 from tests.needs import unlisted
 
+os.environ.pop(
+    "PYTHONDONTWRITEBYTECODE", None
+)  # each program that a test starts would compile all that it imports
 ROOT = Path(__file__).parent
 EVERYDAY = (
     "tests/promises",

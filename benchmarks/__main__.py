@@ -23,6 +23,7 @@ NAMES = (
     "backlog",
     "console",
     "dead_rows",
+    "development",
     "durable",
     "encryption",
     "enqueue",

@@ -75,7 +75,7 @@ async def service(
     env: Mapping[str, str],
     *,
     ready: str = "/readyz",
-    ready_within: float = 60,
+    ready_within: float = 120,
     ends_within: float = 60,
     exit_code: int = 0,
     imported: bool = True,
@@ -141,7 +141,7 @@ def free_port() -> int:
             return port
 
 
-async def until(condition: Callable[[], object], *, within: float = 30, what: str = "the condition") -> None:
+async def until(condition: Callable[[], object], *, within: float = 90, what: str = "the condition") -> None:
     """Poll ``condition`` until it is true.
 
     Raises:

@@ -160,13 +160,14 @@ return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> '
     then agent.team_at(_event -> 'message', 'team') end;
 
 -- The workspace whose installation an event is for: Slack reports to it, or it opened the view or
--- posted the message; else the payload names it. Empty where there is none.
+-- posted the message; else the payload, or a webhook's body, names it. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
 return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id')
     , agent.team_at(_event -> 'view', 'app_installed_team_id'), agent.team_at(_event -> 'view', 'team_id')
     , agent.posted_by(_event), agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id')
-    , agent.text_at(_event, 'team'), agent.text_at(_event -> 'user', 'team_id'), '');
+    , agent.text_at(_event, 'team'), agent.text_at(_event -> 'user', 'team_id')
+    , agent.text_at(_event -> 'payload', 'team_id'), '');
 
 -- The address of a message, the same under all event ids. A mention and its channel's message have
 -- two: Slack delivers both. In a shared channel teams differ: its addresses have none. null: no
@@ -220,21 +221,24 @@ return case when _band = 0 then coalesce(hashtextextended(_group_key, 0) & 15, f
 create or replace function agent.band_of(_lane int4) returns int4 language sql immutable parallel safe
 return case when _lane < 0 then -1 - _lane when _lane < 16 then 0 else (_lane - 12) / 4 end;
 
--- The priority of the events in a lane: bands 1, 2 and 3 hold priorities 0, 2 and 3.
+-- The priority of the events in a lane: bands 1 to 3 hold priorities 0, 2, 3; so do lanes 61 to 63.
 create or replace function agent.priority_of(_lane int4) returns int2 language sql immutable parallel safe
-return case when _lane between 16 and 19 or _lane = -2 then 0
-    when _lane between 20 and 23 or _lane = -3 then 2
-    when _lane between 24 and 27 or _lane = -4 then 3 else 1 end::int2;
+return case when _lane between 16 and 19 or _lane in (-2, 61) then 0
+    when _lane between 20 and 23 or _lane in (-3, 62) then 2
+    when _lane between 24 and 27 or _lane in (-4, 63) then 3 else 1 end::int2;
 
 -- The lane of a new event, or of a member that becomes head. Priority 1 has band 0, unless a
 -- workspace has a backlog there (agent.share_kind); 0, 2 and 3 have bands 1, 2 and 3, and the first
--- event records the band. Events of a limited kind are parked.
+-- event records the band. Events of a limited kind are parked, and those of a workspace that moves
+-- here are held.
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb)
 returns int2
 language plpgsql security definer set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare _band int4 := 0;
 begin
-    if exists (select from agent.kind_limit where kind = _kind and parks) then
+    if (select bool_or(workspace = agent.event_workspace(_event)) from agent.arriving) then
+        return 60 + case _priority when 1 then 0 else greatest(_priority, 1) end;
+    elsif exists (select from agent.kind_limit where kind = _kind and parks) then
         return -1 - case _priority when 1 then 0 else greatest(_priority, 1) end;
     end if;
     if _priority = 1 then
@@ -312,8 +316,7 @@ return case when jsonb_typeof(_changes) <> 'array' then jsonb_build_array(_chang
     || jsonb_path_query_array(_changes, '$[last - 38 to last]') || jsonb_build_array(_change)
 end;
 
--- The changes of an event that is claimed again, with the lapse of its last claim, unless its
--- rescue is recorded.
+-- The changes of an event that is claimed again: its last claim lapsed, unless it was rescued.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe set search_path = pg_catalog, pg_temp
 return case when _claimed_by is null or _changes -> -1 ->> 'action' = 'rescued'

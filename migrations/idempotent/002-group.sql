@@ -278,8 +278,7 @@ begin
 end $$;
 
 -- Whether a row that enters a group finds a head, and so is a member. Locks nothing (see
--- member_joins). Of two transactions that enter an empty group, the second waits at the unique
--- index of heads.
+-- member_joins). Of two transactions that enter an empty group, the second waits at an index.
 create or replace function agent.enter_group(_group_key text) returns boolean
 language plpgsql security definer set enable_seqscan = off as $$ begin
     return exists (select from agent.event where group_key = _group_key and head);

@@ -176,8 +176,7 @@ begin
     end if;
 end $$;
 
--- The id of an event with this one's natural key, or of the same message, in the queue or in
--- history.
+-- The id of an event with this one's natural key, or of the same message, live or ended.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql security definer as $$
 declare
@@ -208,7 +207,8 @@ declare
     _stored int8[]; _stored_keys text[]; _first timestamptz; _last timestamptz;
     _known_keys text[]; _addresses text[]; _again int8[];
     _shared text[] := array(select kind from agent.band where workspace is not null)
-        || array(select kind from agent.kind_limit where parks);
+        || array(select kind from agent.kind_limit where parks)
+        || array(select kind from agent.kind where exists (select from agent.arriving));
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent

@@ -248,7 +248,8 @@ language plpgsql security definer set plan_cache_mode = force_generic_plan set e
 declare
     _added int8[];
     _shared text[] := array(select kind from agent.band where workspace is not null)
-        || array(select kind from agent.kind_limit where parks);
+        || array(select kind from agent.kind_limit where parks)
+        || array(select kind from agent.kind where exists (select from agent.arriving));
 begin
     with added as (
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane

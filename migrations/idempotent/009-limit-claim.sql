@@ -17,8 +17,7 @@ language sql immutable parallel safe return hashtextextended('agent.heartbeat', 
 -- How many more events of a key may begin now (null: any number), what runs, and until when the
 -- rate alone forbids more (null: it does not). For a caller that wants no more than _most, the list
 -- of runs may do without a look at what has ended. Without _most it only looks, and locks nothing.
--- Callers set the planner's settings, here and in agent.hold_key: setting them for each key would
--- take longer than the rest.
+-- Callers set the planner's settings, here and in agent.hold_key: for each key it takes too long.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz, _most int4, out room int4
 , out free_at timestamptz, out lapses_at timestamptz, out running int8[], out long int4)

@@ -74,8 +74,7 @@ begin
         and (id <> all(_ending) or continuation_id is null or continuation_id = any(_continuations)));
 end $$;
 
--- The ids as given, each once: null in place of its older claims, whose results are not the
--- event's.
+-- The ids as given, each once: null in place of its older claims, whose results do not count.
 create or replace function agent.latest_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql immutable as $$ begin
     return array(

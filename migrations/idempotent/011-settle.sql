@@ -102,8 +102,7 @@ begin
 end $$;
 
 -- Ends claims whose attempts are not counted; each event is visible again after its pause. Its
--- group goes on meanwhile, unless the pause is blocking. With a request to cancel it ends. Returns
--- the settled ids.
+-- group goes on meanwhile, unless the pause is blocking. A cancelled one ends. Returns the ids.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql security definer as $$
 declare

@@ -187,8 +187,7 @@ begin
     return agent.outranked(_head, _claimable, _since);
 end $$;
 
--- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many
--- it set right.
+-- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql security definer set lock_timeout = '30ms' set enable_seqscan = off as $$
 declare _waiting agent.event; _living int4; _healed int4 := 0;
@@ -230,7 +229,8 @@ create or replace function agent.sweep_events
 , _by_age boolean default true, _limit int4 default 1000, _mend boolean default true) returns int4
 language plpgsql security definer as $$ begin
     if _mend then
-        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit);
+        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit)
+        , agent.free_workspace(null);
         -- Requests that an ingest process left behind as it died.
         perform agent.delete_rows('request', array(
                 select ctid from agent.request

@@ -43,8 +43,7 @@ end $$;
 create or replace function agent.due_waits(_id int8) returns table (name text, nth int4)
 language sql stable security definer set enable_seqscan = off as $$
     select distinct s.name, 0 from agent.signal as s where s.event_id = _id and s.taken_by is null
-    union all
-    select s.name, s.nth from agent.step as s
+    union all select s.name, s.nth from agent.step as s
     where s.event_id = _id and s.finished_at is null and s.due_at <= agent.clock() $$;
 
 -- Suspends an event until the first of its sleeps, waits and pauses of steps ends: {"waits":
@@ -70,8 +69,7 @@ begin
     if _held = '{}' or _cancelled <> '{}' then return _held; end if;
     if _given ? 'until' then
         update agent.event set vt = 'infinity', deadline = (_given ->> 'until')::timestamptz
-        , claimed_by = null, heartbeat_at = null, retrying = false
-        where id = _id;
+        , claimed_by = null, heartbeat_at = null, retrying = false where id = _id;
     else
         insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at, due_at)
         select _id, w.name, w.nth, w.sort, e.event_ts, e.attempts, _now
@@ -91,8 +89,7 @@ begin
         update agent.event
         set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null
         , attempts = case when _new then 0 else greatest(attempts - 1, 0) end
-        , retrying = coalesce((_given ->> 'blocking')::boolean, false)
-        where id = _id;
+        , retrying = coalesce((_given ->> 'blocking')::boolean, false) where id = _id;
     end if;
     perform agent.note_parked(array[_id], true);
     perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;

@@ -125,8 +125,7 @@ language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqs
                 where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null)
             or e.waits_for is not null and exists (
                 select from agent.live_children(given.id) as c where c.id <> all(_ids)))
-            union
-            select e.continuation_id from waiting join agent.event as e on e.id = waiting.id
+            union select e.continuation_id from waiting join agent.event as e on e.id = waiting.id
             where e.continuation_id = any(_ids) and agent.if_failed(e.changes) <> 'leave')
         select waiting.id from waiting);
 end $$;

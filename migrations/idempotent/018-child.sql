@@ -38,8 +38,7 @@ end $$;
 create or replace function agent.child_of(_changes jsonb) returns jsonb language sql immutable parallel safe
 return jsonb_path_query_array(_changes, '$[*] ? (@.action == "child of")');
 
--- What becomes of a child whose parent fails, expires or is cancelled: cancel, await, or leave.
--- Other events are left.
+-- What becomes of a child whose parent fails, expires or is cancelled: cancel, await or leave.
 create or replace function agent.if_failed(_changes jsonb) returns text language sql immutable parallel safe
 return case when agent.child_of(_changes) = '[]' then 'leave'
     else coalesce(agent.child_of(_changes) #>> '{0,if_failed}', 'cancel') end;
@@ -279,8 +278,7 @@ begin
 exception when lock_not_available or deadlock_detected then return 'running';
 end $$;
 
--- As answer_event, for a caller that may answer only events that were dispatched to these remote
--- agents.
+-- As answer_event, for callers that may answer only what was dispatched to these remote agents.
 create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
 language sql security definer set enable_seqscan = off
 return case when exists (select from agent.event

@@ -54,10 +54,8 @@ begin
         where given.r ->> 'waits_for' is not null
         union all select null where given.r ->> 'waits_for' is null) as parent
     cross join lateral (
-        select jsonb_object_agg(s.status, s.events) as children
-        from (
-            select c.status, count(*) as events
-            from (
+        select jsonb_object_agg(s.status, s.events) as children from (
+            select c.status, count(*) as events from (
                 (select l.status from agent.live_job as l where l.continuation_id = parent.id limit _most)
                 union all
                 (select h.status from agent.ended_job as h

@@ -132,8 +132,7 @@ begin
     return (select count(agent.store_firing(_cron, at, 'cron:' || _name)) from unnest(_times) as at);
 end $$;
 
--- Notes why a schedule that is still _due does not fire. _next_at: when it is tried again; null: it
--- stays due.
+-- Notes why a schedule that is still _due does not fire. _next_at: its next try; null: stays due.
 create or replace function agent.note_cron(_name text, _due timestamptz, _problem text, _next_at timestamptz)
 returns void language sql security definer begin atomic
     update agent.cron set problem = left(_problem, 500), next_at = coalesce(_next_at, next_at)

@@ -138,8 +138,7 @@ language sql security definer set enable_seqscan = off as $$ select agent.cancel
 create or replace function agent.cancel_live(_key text, _by text, _why text, _children boolean) returns text
 language sql security definer as $$ select agent.cancel_job(agent.live_event(_key), _by, _why, _children) $$;
 
--- The live events about the message of an event, with its text at the time, unless they are being
--- cancelled.
+-- The live events about an event's message, with its text then, unless they are being cancelled.
 create or replace function agent.live_messages(_event jsonb)
 returns table (id int8, kind text, event_ts timestamptz, claimed timestamptz[], held boolean, event jsonb)
 language plpgsql stable security definer

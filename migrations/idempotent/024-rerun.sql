@@ -3,8 +3,7 @@
 --   kept_steps, rerun_as_new: a new event runs an ended one again; operators
 --   rerun_chain: which events a new one runs again; workers, operators
 
--- The row with which an ended event returns: its id, claims and errors, and all its attempts before
--- it.
+-- The row with which an ended event returns: its id, claims, errors, and earlier attempts.
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql as $$ declare _new agent.event;
 begin
@@ -195,8 +194,7 @@ begin
     -- By its notes a first attempt knows that there are steps, and whose trace to link to.
     update agent.event set notes = jsonb_strip_nulls(jsonb_build_object('replay_of', jsonb_build_object(
         'key', coalesce(_old.item_key, _id::text), 'traceparent', _old.traceparent)
-        , 'version', case when steps <> '{}' then _old.notes ->> 'version' end))
-    where id = rerun;
+        , 'version', case when steps <> '{}' then _old.notes ->> 'version' end)) where id = rerun;
     insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt
         , started_at, due_at, finished_at)
     select rerun, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at
@@ -216,8 +214,7 @@ begin
     end if;
     update agent.event_hist set changes = agent.add_change(changes
         , jsonb_build_object('action', 'replayed as', 'at', _now, 'by', agent.acting()
-        , 'id', rerun, 'key', key))
-    where id = _old.id and event_ts = _old.event_ts;
+        , 'id', rerun, 'key', key)) where id = _old.id and event_ts = _old.event_ts;
 end $$;
 
 -- The events that an event runs again, newest first: its steps and signals may be theirs. Where

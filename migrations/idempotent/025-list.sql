@@ -79,8 +79,7 @@ begin
                 order by e.finished_at desc, e.id desc limit _left) as h
             order by h.finished_at desc, h.id desc limit _left;
         else
-            return query select h.*
-            from (
+            return query select h.* from (
                 (select * from agent.ended_job where item_key = _key and event_ts between _first and _last)
                 union all
                 (select * from agent.ended_job where group_key = _key and item_key is distinct from _key
@@ -264,8 +263,7 @@ returns setof int8
 language plpgsql stable security definer set enable_bitmapscan = off set enable_sort = off as $$
 declare _at timestamptz := agent.to_timestamptz(_ts); _key text;
 begin
-    for _key in
-        select agent.bounded_key(concat_ws(':', team, _channel, thread))
+    for _key in select agent.bounded_key(concat_ws(':', team, _channel, thread))
         from unnest(_teams) with ordinality as given (team, nth)
         cross join unnest(array[_thread, _ts::text, null]) with ordinality as threads (thread, place)
         where thread is not null or place = 3 order by nth, place

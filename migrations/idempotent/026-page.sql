@@ -124,6 +124,7 @@ begin
         (_head.claimed_by is not null and _head.vt > _now, 'group_busy'
         , format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
+        (_e.lane >= 60, 'arriving', agent.event_workspace(_e.event)),
         (not exists (select from agent.list_workers() as w where _e.kind = any(w.kinds) and w.state = 'alive')
         , 'no_worker'
             , format('no running worker handles kind %s', _e.kind) || coalesce('; ' || _rescued, '')),

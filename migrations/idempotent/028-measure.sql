@@ -21,8 +21,7 @@ begin
         select 0 as first, 16 as lanes union all
         select 12 + 4 * b.band, 4 from (
             select distinct band from agent.band where (kind = _kind or _but is not null) and band > 0) as b
-            union all
-        select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane)
+            union all select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane)
         where exists (select from agent.kind_limit as l where l.kind = _kind or _but is not null)
     loop
         _seen := 0; _visible := 0; _ahead := 0;
@@ -88,8 +87,7 @@ end $$;
 create or replace function agent.vacuum_holder()
 returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
 language sql security definer as $$
-    select h.holder, h.pid, h.application, h.state, h.since, h.anchor::text
-    from (
+    select h.holder, h.pid, h.application, h.state, h.since, h.anchor::text from (
         select 'session' as holder, a.pid
         , coalesce(nullif(a.application_name, ''), a.backend_type, '') as application
         , a.state, a.xact_start as since
@@ -101,8 +99,7 @@ language sql security definer as $$
             where v.pid = a.pid)
         union all
         select 'prepared', null, p.gid, 'prepared', p.prepared, p.transaction from pg_prepared_xacts as p
-        union all
-        select 'slot', s.active_pid, s.slot_name
+        union all select 'slot', s.active_pid, s.slot_name
         , case when s.active then 'active' else 'inactive' end, null, s.xmin
         from pg_replication_slots as s where s.xmin is not null) as h
     order by age(h.anchor) desc, h.since limit 1 $$;
@@ -198,8 +195,7 @@ begin
         where o.at < _now - interval '1 day' or o.upto <= _upto - 64 * 1024 * 1024);
 end $$;
 
--- Counts the notes of dropped deliveries that have all these ids. _remove: and removes them. Skips
--- locked batches.
+-- Counts (_remove: and removes) the notes of dropped deliveries with these ids. Skips locked ones.
 create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
 language plpgsql security definer set jit = off as $$
 declare
@@ -215,8 +211,7 @@ begin
     if _remove and _notes > 0 then
         update agent.dropped set deliveries = (
             select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d
-            where not d ?& _names)
-        where id = any(_ids);
+            where not d ?& _names) where id = any(_ids);
     end if;
     return _notes;
 end $$;
@@ -277,8 +272,7 @@ create or replace function agent.list_sockets()
 returns table (app_id text, ours int4, others int4, unsure boolean, told_at timestamptz)
 language sql stable security definer as $$ select c.app_id, c.ours
     , case when c.told_at >= c.since + interval '4 seconds' then c.others else 0 * c.others end
-    , coalesce(c.told_at < c.since + interval '4 seconds', false), c.told_at
-    from (
+    , coalesce(c.told_at < c.since + interval '4 seconds', false), c.told_at from (
         select s.app_id, sum(s.sockets)::int4 as ours, max(s.told_at) as told_at
         , (array_agg(s.others order by s.told_at desc nulls last))[1] as others
         , (array_agg(s.since order by s.told_at desc nulls last))[1] as since

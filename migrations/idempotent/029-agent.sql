@@ -81,8 +81,7 @@ begin
     ), since as materialized (select max(s.ts) as ts from said as s where s.turn)
     select s.id, s.event_ts, s.turn, s.whole, s.event, s.notes, s.result from said as s, since
     where s.ts >= coalesce(since.ts, '')
-    union all
-    select h.* from agent.kind as edits
+    union all select h.* from agent.kind as edits
     cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as ending (outcome)
     cross join lateral (
         select e.id, e.event_ts, false, false, e.event, '{"edit": true}'::jsonb, null::jsonb

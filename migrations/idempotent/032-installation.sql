@@ -150,8 +150,7 @@ create or replace function agent.delete_installation
 end;
 
 -- Delete an installation that was removed from Slack, with its people's accounts at other servers,
--- and record that. What is newer than _until stays: the report is late. Returns how many rows there
--- were.
+-- and record that. What is newer than _until stays: the report is late. Returns how many went.
 create or replace function agent.uninstall
 ( _enterprise_wide boolean, _owner_id text, _enterprise_id text, _until timestamptz) returns int4
 language plpgsql security definer as $$

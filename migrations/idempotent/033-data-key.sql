@@ -65,8 +65,7 @@ language sql security definer begin atomic
     select count(*)::int4 from destroyed;
 end;
 
--- Rows with nothing sealed in them, and of the oldest _limit live events the events whose data key
--- is gone.
+-- Rows with nothing sealed, and of the oldest _limit live events those whose data key is gone.
 create or replace function agent.damaged_seals(_limit int4) returns setof text
 language sql stable security definer set jit = off as $$
     select format('installation of %s %s', owner_id, user_id) from agent.installation where sealed = ''

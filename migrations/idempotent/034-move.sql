@@ -2,6 +2,7 @@
 -- calls these functions as the owner of both schemas, who alone may (docs/scaling.md).
 --
 --   moving_tables: what moves
+--   hold_workspace, free_workspace: there, no event is claimed from the one to the other
 --   publish_copies: there, makes the copies rows of the queue
 --   delete_moved: here, deletes what was copied, and notes the move
 
@@ -13,8 +14,7 @@ create or replace function agent.moving_tables
 language sql immutable
 begin atomic
     select t.name, format(t.condition, _team), t.stays
-    from (
-        values (1, 'event_hist', 'id in (select id from pg_temp.moving)', false)
+    from (values (1, 'event_hist', 'id in (select id from pg_temp.moving)', false)
         , (2, 'event', 'id in (select id from pg_temp.moving)', false)
         , (3, 'step', 'event_id in (select id from pg_temp.moving)', false)
         , (4, 'signal', 'event_id in (select id from pg_temp.moving)', false)
@@ -30,23 +30,58 @@ begin atomic
     order by t.nth;
 end;
 
+-- Holds what the workspace has here, and what comes. Returns how many events run: repeat until 0.
+create or replace function agent.hold_workspace(_team text) returns int8 language plpgsql as $$ begin
+    insert into agent.arriving values (_team) on conflict do nothing;
+    update agent.event set lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event)
+    where head and claimed_by is null and lane < 60 and agent.event_workspace(event) = _team;
+    return (select count(*) from agent.event where claimed_by <> '' and agent.event_workspace(event) = _team);
+end $$;
+
+-- Ends a hold; returns whether it freed events. Steps over locked ones. A sweep frees those, and
+-- what a transaction stored that began before.
+create or replace function agent.free_workspace(_team text) returns boolean
+language plpgsql set enable_seqscan = off as $$ declare _freed int8[];
+begin
+    delete from agent.arriving where workspace = _team;
+    _freed := array(select id from agent.event where head and lane >= 60 and agent.event_workspace(event)
+        not in (select workspace from agent.arriving) for update skip locked);
+    update agent.event set vt = greatest(vt, agent.clock())
+    , lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event) where id = any(_freed);
+    perform agent.note_parked(_freed, false), pg_notify('agent_event', '') where _freed <> '{}';
+    return _freed <> '{}';
+end $$;
+
 -- Makes the copies in schema _copies rows of the queue, and drops the schema. A name without a
--- schema is a copy; the tables of the queue are named with theirs.
+-- schema is a copy; the tables of the queue are named with theirs. Slack's events and webhooks'
+-- calls that both have, or that were held, are stored again as if they came now: a duplicate drops.
 create or replace function agent.publish_copies(_copies text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$ begin
     perform set_config('search_path', quote_ident(_copies), true);
+    create table again as
+    with here as (
+        delete from agent.event where claimed = '{}' and kind ~ '^(slack[.]|trigger-fire$)'
+        and (item_key in (select item_key from event union all select item_key from event_hist)
+            or dedupe_key in (select dedupe_key from event union all select dedupe_key from event_hist))
+        returning *
+    ), came as (
+        delete from event as c where claimed = '{}' and kind ~ '^(slack[.]|trigger-fire$)'
+        and (lane >= 60 or exists (select from agent.event as e where e.claimed <> '{}'
+                and (e.item_key = c.item_key or e.dedupe_key = c.dedupe_key))) returning *)
+    select * from came union all select * from here;
     -- History's triggers would start again what these events started when they ended.
-    create table ended as
-    select id, event_ts, outcome, notes, continuation_id from event_hist;
+    create table ended as select id, event_ts, outcome, notes, continuation_id from event_hist;
     update event_hist set outcome = 'completed', notes = null, continuation_id = null;
     insert into agent.event_hist select * from event_hist;
     update agent.event_hist as h
     set outcome = e.outcome, notes = e.notes, continuation_id = e.continuation_id
     from ended as e where h.id = e.id and h.event_ts = e.event_ts;
     alter table event alter head drop not null;
-    update event
-    set head = null, lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event);
+    update event set head = null, lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event);
     insert into agent.event select * from event order by event_ts, id;
+    perform case a.kind when 'trigger-fire' then (agent.add_event(row(a.*)::agent.event, false, true)).id
+        else (agent.store_event(a.event, a.traceparent, a.item_key)).id end
+    from (select * from again order by event_ts, id offset 0) as a;
     insert into agent.step select * from step;
     insert into agent.signal (event_id, name, value, sent_at, sent_by, taken_by, decides)
     select event_id, name, value, sent_at, sent_by, taken_by, decides from signal order by id;
@@ -68,9 +103,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$ begin
     set constraints all immediate;
     -- A group's first event does not always lead: a retry may, or an event that was here before.
     perform agent.hold_group(g.group_key), agent.reelect(array[g.group_key])
-    from (
-        select distinct group_key from event where group_key is not null order by group_key offset 0
-    ) as g
+    from (select distinct group_key from event where group_key is not null order by 1 offset 0) as g
     join agent.event as h on h.group_key = g.group_key and h.head
     where agent.outranked(h, agent.claimable_kinds(), agent.clock());
     execute format('drop schema %I cascade', _copies);
@@ -84,8 +117,8 @@ begin
     for _table in select name, condition from agent.moving_tables(_team) where not stays loop
         execute format('delete from agent.%I where %s', _table.name, _table.condition);
     end loop;
-    insert into agent.operator_action
-        (at, who, via, role, action, target, detail, result, seen_at, finished_at)
-    values (agent.clock(), _who, 'command', session_user, 'move', 'workspace ' || _team, _detail, _result
-        , agent.clock(), agent.clock());
+    insert into agent.operator_action (who, via, role, action, target, detail, result, at, seen_at
+        , finished_at)
+    select _who, 'command', session_user, 'move', 'workspace ' || _team, _detail, _result, now, now, now
+    from agent.clock() as now;
 end $$;

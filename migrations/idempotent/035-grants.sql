@@ -1,5 +1,4 @@
--- The settings that all functions share, the triggers, and who may call what. No functions are made
--- here.
+-- The settings that all functions share, the triggers, and who may call what. It makes none.
 
 -- No function states these settings. A function that runs as its owner pins its search path: a
 -- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. Where
@@ -94,8 +93,7 @@ begin
     for _given in
         select given.name, given.kind, case a.grantee when 0 then 'public'
             else a.grantee::regrole::text end as role
-        , a.grantee = 0 or pg_get_userbyid(a.grantee) = any(_ours) as expected
-        from (
+        , a.grantee = 0 or pg_get_userbyid(a.grantee) = any(_ours) as expected from (
             select oid::regprocedure::text as name, 'routine' as kind, proowner as owner
             , coalesce(proacl, acldefault('f', proowner)) as acl
             from pg_proc where pronamespace = 'agent'::regnamespace
@@ -187,7 +185,7 @@ begin
     if exists (select from pg_roles where rolname = 'agent_operator') then
         -- Much of it for surelane verify: all that the queue keeps but payloads, results and keys.
         grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention
-            , agent.model_usage, agent.feedback, agent.measurement
+            , agent.model_usage, agent.feedback, agent.measurement, agent.arriving
         , agent.limit_state, agent.limit_note, agent.kind_limit, agent.band, agent.install_wait
         , agent.other_report, agent.slack_limit, agent.event_hist_outlier, agent.socket to agent_operator;
         grant select on sequence agent.event_id_seq, agent.signal_id_seq, agent.operator_action_id_seq

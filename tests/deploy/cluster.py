@@ -80,6 +80,8 @@ class Cluster:
     """Our system in a namespace of a cluster."""
 
     namespace: str
+    database: str = "timescaledb-0"
+    """The pod of PostgreSQL."""
     forwards: dict[str, Forward] = field(default_factory=dict)
 
     def kubectl(self, *arguments: str, within: float = 60, check: bool = True) -> str:
@@ -104,7 +106,7 @@ class Cluster:
     def query(self, sql: str) -> str:
         """Run a query on the system's database."""
         psql = ("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "surelane", "-c", sql)
-        return self.kubectl("exec", "timescaledb-0", "--", *psql, within=60).strip()
+        return self.kubectl("exec", self.database, "--", *psql, within=60).strip()
 
     async def _query(self, sql: str) -> str:
         return await asyncio.to_thread(self.query, sql)
@@ -124,17 +126,20 @@ class Cluster:
 
 @contextmanager
 def installed(directory: Path) -> Iterator[Cluster]:
-    """Apply ``k8s/`` to kubectl's cluster in a new namespace. Remove it at the end.
+    """Apply ``k8s/`` to kubectl's cluster in a new namespace, by a copy in an empty directory. Remove it at the end."""
+    with namespaced() as cluster:
+        apply(cluster, directory)
+        yield cluster
 
-    Args:
-        directory: an empty directory for a copy of the manifests.
-    """
+
+@contextmanager
+def namespaced(database: str = Cluster.database) -> Iterator[Cluster]:
+    """Use a namespace of kubectl's cluster. Remove it with all that it has."""
     program("kubectl")
     if run("kubectl", "get", "--raw", "/readyz", "--request-timeout=5s", check=False).returncode != 0:
         lacking("no Kubernetes cluster answers kubectl")
-    cluster = Cluster(f"surelane-test-{secrets.token_hex(4)}")
+    cluster = Cluster(f"surelane-test-{secrets.token_hex(4)}", database)
     try:
-        apply(cluster, directory)
         yield cluster
     except BaseException:
         print(cluster.kubectl("get", "all", "-o", "wide", check=False))  # noqa: T201 - pytest shows it
@@ -148,7 +153,7 @@ def installed(directory: Path) -> Iterator[Cluster]:
 
 def _remove(cluster: Cluster) -> None:
     """Remove everything, the pods first. Kubernetes looks at a namespace with pods only after their grace period."""
-    cluster.kubectl("delete", "deployments,statefulsets,jobs", "--all", check=False)
+    cluster.kubectl("delete", "deployments,statefulsets,jobs,pods", "--all", check=False)
     cluster.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=90s", within=100, check=False)
     cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=60s", within=70, check=False)
 
@@ -169,12 +174,17 @@ def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
             entry + version(), f"name: surelane-{image}, newName: {name}, newTag: {newer}"
         )
     root.write_text(changed)
-    manifests = run("kubectl", "kustomize", copy).stdout
+    apply_overlay(copy)
+
+
+def apply_overlay(overlay: Path) -> None:
+    """Run ``kubectl apply -k``, with the API versions that the cluster has."""
+    manifests = run("kubectl", "kustomize", overlay).stdout
     known = run("kubectl", "api-versions").stdout.split()
     lacks = [newer for newer in OLDER if newer not in known]
     for newer in lacks:
         manifests = re.sub(f"(?m)^apiVersion: {newer}$", f"apiVersion: {OLDER[newer]}", manifests)
-    rendered = directory / "rendered.yaml"
+    rendered = overlay / "rendered.yaml"
     rendered.write_text(manifests)
     validate = "--validate=false" if lacks else "--validate=true"  # such a cluster does not know every field
     run("kubectl", "apply", validate, "-f", rendered)

@@ -1,5 +1,7 @@
 """Share images and wheels among the tests of deployments."""
 
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from packaging.version import Version
 
 from tests.deploy.commands import REGISTRY, ROOT, run, version
 from tests.deploy.compose import engine
-from tests.deploy.packages import build
+from tests.deploy.packages import build, wheels_in
 
 IMAGES = ("ingest", "worker", "operator", "migrations", "simulator")
 BUILT_FROM = ("compose", "shared", "services", "extensions", "migrations", "dev", "requirements")
@@ -44,5 +46,9 @@ def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build every package; return the wheels by name."""
-    return build(tmp_path_factory.mktemp("wheels"))
+    """Build every package, once for all processes of the run; return the wheels by name."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheels"
+    with shared.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return wheels_in(shared) if shared.exists() else build(shared)

@@ -27,6 +27,10 @@ def build(directory: Path) -> dict[str, Path]:
     """Build the wheels and the source archives as `make packages` does; return the wheels by name."""
     for source in SOURCES.values():
         run(sys.executable, "-m", "hatchling", "build", "--directory", directory, where=ROOT / source)
+    return wheels_in(directory)
+
+
+def wheels_in(directory: Path) -> dict[str, Path]:
     return {file.name.partition("-")[0]: file for file in sorted(directory.glob("*.whl"))}
 
 

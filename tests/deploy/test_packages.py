@@ -108,48 +108,30 @@ def test_wheels_install_on_other_pythons(python: str, wheels: dict[str, Path], t
     assert version() in run(fresh / "bin/surelane", "--version").stdout
 
 
-@pytest.mark.packages
-@pytest.mark.timeout(900)
-async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: Path) -> None:
-    """With the pip of Python 3.11, whose resolver gives up on requirements that newer ones resolve."""
-    links = ("--find-links", wheels["surelane"].parent)
-    bin_, pip = environment(tmp_path)
+@pytest.fixture(scope="module")
+def team(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Install what a team begins with; return its programs and its environment.
+
+    With the pip of Python 3.11, whose resolver gives up on requirements that newer ones resolve.
+    """
+    programs, pip = environment(tmp_path_factory.mktemp("team"))
+    path = f"{programs}:{os.environ['PATH']}"
+    env = {**INDEXES, "PIP_FIND_LINKS": str(wheels["surelane"].parent), "PATH": path}
     if " 23." not in run(*pip, "--version").stdout:
         run(*pip, "install", "--quiet", "pip==23.2.1", within=120, env=INDEXES)
-    run(*pip, "install", "--quiet", *links, "surelane-dev", "uv", within=540, env=INDEXES)
+    run(*pip, "install", "--quiet", "surelane-dev", "uv", within=540, env=env)
     run(*pip, "check")
-    compile_ = ("pip", "compile", "--quiet", *links, ROOT / "dev/pyproject.toml")
-    plan = run(bin_ / "uv", *compile_, within=240, env=INDEXES)
-    assert f"surelane-worker=={version()}" in plan.stdout
-
-    run(bin_ / "surelane", "new", "mybot", where=tmp_path)
-    project = tmp_path / "mybot"
-    run(*pip, "install", "--quiet", *links, "--editable", f"{project}[dev]", within=240, env=INDEXES)
-    assert_its_tests_pass(bin_ / "python", project)
-    async with up(project / ".surelane/postgres", project=project, python=bin_ / "python") as system:
-        await system.ready()
-        assert f"{tmp_path}/venv/" in " ".join(system.member("surelane_dev.program worker").cmdline())
-        async with SimulatorClient(system.page) as slack:
-            message = (await slack.say("hello", channel="general", mention=True))["message"]
-            assert (await slack.reply(message, 90))["text"] == "You said: hello"
-        assert await system.end() == 0
-    assert not ChildProcess.running
+    return programs, env
 
 
 @pytest.mark.packages
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["agent", "bolt"])
 def test_a_new_agent_and_a_bolt_app_run_as_printed(
-    kind: str, wheels: dict[str, Path], tmp_path: Path
+    kind: str, team: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
     """The command brings nothing for them. Without it a line says what to install; the printed line does."""
-    bin_, pip = environment(tmp_path)
-    env = {
-        **INDEXES,
-        "PIP_FIND_LINKS": str(wheels["surelane"].parent),
-        "PATH": f"{bin_}:{os.environ['PATH']}",
-    }
-    run(*pip, "install", "--quiet", "surelane-dev", within=540, env=env)
+    bin_, env = team
     printed = run(bin_ / "surelane", "new", f"--{kind}", "mybot", where=tmp_path, env=env).stdout.splitlines()
     project = tmp_path / "mybot"
     load = "from surelane_worker.wiring import load_handlers; load_handlers('mybot.handlers:handlers')"
@@ -158,6 +140,35 @@ def test_a_new_agent_and_a_bolt_app_run_as_printed(
     assert needs in refused.stderr.splitlines()[-1]
     enter, install, start = (line.strip() for line in printed[1:-1])
     assert (enter, start) == ("cd mybot", "surelane dev")
-    assert f"--find-links {wheels['surelane'].parent} " in install
+    assert f"--find-links {env['PIP_FIND_LINKS']} " in install
     run("sh", "-c", install, where=project, within=540, env=env)
     assert_its_tests_pass(bin_ / "python", project)
+
+
+@pytest.mark.packages
+@pytest.mark.timeout(900)
+async def test_a_team_starts_from_the_wheels(team: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    bin_, env = team
+    compile_ = (
+        "pip",
+        "compile",
+        "--quiet",
+        "--find-links",
+        env["PIP_FIND_LINKS"],
+        ROOT / "dev/pyproject.toml",
+    )
+    plan = run(bin_ / "uv", *compile_, within=240, env=INDEXES)
+    assert f"surelane-worker=={version()}" in plan.stdout
+
+    run(bin_ / "surelane", "new", "mybot", where=tmp_path)
+    project, pip = tmp_path / "mybot", (bin_ / "python", "-m", "pip")
+    run(*pip, "install", "--quiet", "--editable", f"{project}[dev]", within=240, env=env)
+    assert_its_tests_pass(bin_ / "python", project)
+    async with up(project / ".surelane/postgres", project=project, python=bin_ / "python") as system:
+        await system.ready()
+        assert f"{bin_}/" in " ".join(system.member("surelane_dev.program worker").cmdline())
+        async with SimulatorClient(system.page) as slack:
+            message = (await slack.say("hello", channel="general", mention=True))["message"]
+            assert (await slack.reply(message, 90))["text"] == "You said: hello"
+        assert await system.end() == 0
+    assert not ChildProcess.running

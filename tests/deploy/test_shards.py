@@ -142,12 +142,17 @@ async def test_an_outage_of_one_installation_refuses_its_own_workspaces_alone(sh
     }, "each installation's ingest stores in its own database"
 
 
-async def test_a_workspace_moves_under_traffic_although_its_mover_is_killed(shards: Shards) -> None:
-    mover = shards.env["COMPOSE_PROJECT_NAME"] + "-mover"
+async def test_a_workspace_moves_under_traffic_without_503_although_its_mover_is_killed(
+    shards: Shards,
+) -> None:
+    mover, line = shards.env["COMPOSE_PROJECT_NAME"] + "-mover", shards.folder / "workspaces" / "T0BAKERY01"
 
     async with shards.traffic():
         await shards.goes_on(*TEAMS)
+        shards.refused.clear()
         moving = await shards.move("T0BAKERY01", "beta", "gamma")
+        await until(lambda: line.read_text() == "gamma\n", within=60)
+        await shards.goes_on("T0BAKERY01")
         async with asyncio.timeout(60):
             while run("docker", "kill", mover, check=False).returncode != 0:  # noqa: ASYNC110 - it is not there yet
                 await asyncio.sleep(0.05)
@@ -157,6 +162,7 @@ async def test_a_workspace_moves_under_traffic_although_its_mover_is_killed(shar
         printed, _ = await again.communicate()
         assert again.returncode == 0, printed.decode()
         await shards.goes_on(*TEAMS)
+        assert not shards.refused
     left = "select id, kind, attempts, enqueued_at, enqueued_by from agent.event where agent.event_workspace(event) ="
     assert shards.installations["beta"].query(f"{left} 'T0BAKERY01'") == ""
     stored = Counter(" ".join(each.query(KEYS) for each in shards.installations.values()).split())

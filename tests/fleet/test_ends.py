@@ -1,10 +1,11 @@
 """Durable handlers: what a handler saw end has ended in each run, and nothing is undone while it still runs."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from surelane.testing import fleet, virtual
@@ -134,13 +135,40 @@ async def beside_a_timeout(shop: Shop, event: Event, ctx: Context) -> str:
     return paying.result()
 
 
+async def of_anyio(shop: Shop, _: Event, ctx: Context) -> str:
+    try:
+        with anyio.fail_after(1):
+            await ctx.step("pay", shop.pay)
+    except TimeoutError:
+        return await release(shop, ctx)
+    return "shipped"
+
+
+async def in_a_manager(shop: Shop, _: Event, ctx: Context) -> str:
+    @asynccontextmanager
+    async def within(seconds: float) -> AsyncIterator[None]:
+        async with asyncio.timeout(seconds):
+            yield
+
+    try:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(within(1))
+            await ctx.step("pay", shop.pay)
+    except TimeoutError:
+        return await release(shop, ctx)
+    return "shipped"
+
+
 async def in_task_of_task(shop: Shop, event: Event, ctx: Context) -> str:
     return await asyncio.create_task(timeout(shop, event, ctx))
 
 
 @pytest.mark.parametrize(
     "program",
-    [timeout, wait_for, cancelled_task, lost_race, guard, beside_a_timeout, in_task_of_task],
+    [
+        *(timeout, wait_for, cancelled_task, lost_race, guard, beside_a_timeout),
+        *(of_anyio, in_a_manager, in_task_of_task),
+    ],
     ids=lambda each: each.__name__,
 )
 @virtual
@@ -149,6 +177,38 @@ async def test_a_step_that_was_cut_off_does_not_run_again(program: Program) -> N
     async with fleet(handlers, settings=SOON) as shop.fleet:
         assert await (await shop.fleet.enqueue("program")).result() == "released"
     assert shop.log == ["pays", "released", "dies"]
+
+
+async def shielded(paying: asyncio.Task[str]) -> bool:
+    try:
+        await asyncio.wait_for(asyncio.shield(paying), 1)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def waited_for(paying: asyncio.Task[str]) -> bool:
+    return paying in (await asyncio.wait({paying}, timeout=1.5))[0]
+
+
+@pytest.mark.parametrize("soon", [shielded, waited_for], ids=lambda each: each.__name__)
+@virtual
+async def test_a_timeout_beside_a_step_that_goes_on_passes_in_each_run(soon: Callable[..., Any]) -> None:
+    async def program(shop: Shop, event: Event, ctx: Context) -> str:
+        paying = asyncio.create_task(ctx.step("pay", shop.pay))
+        if not await soon(paying):
+            await ctx.slack.reply(event, "still paying", channel="C1")
+            await ctx.step("note", shop.log.append, "slow")
+        receipt = await paying
+        await shop.die()
+        await ctx.slack.reply(event, receipt, channel="C1")
+        return receipt
+
+    shop, handlers = running(program)
+    async with fleet(handlers, settings=SOON) as shop.fleet:
+        assert await (await shop.fleet.enqueue("program")).result() == "receipt"
+        said = [each["text"] for each in shop.fleet.slack.messages]
+    assert (shop.log, said) == (["pays", "slow", "paid", "dies"], ["still paying", "receipt"])
 
 
 async def wait_cut_off(shop: Shop, _: Event, ctx: Context) -> str:

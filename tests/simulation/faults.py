@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from surelane_dev.testing.fleets.database import Refusal
+from tests.simulation.moves import move
 from tests.simulation.plan import GROUPS, Fault, thread_key
 
 if TYPE_CHECKING:
@@ -302,6 +303,6 @@ BY_NAME: dict[str, Callable[["Fleet", Fault], Awaitable[None]]] = {
     each.__name__: each
     for each in (
         *(kill, vanish, deploy, cut_off, half_open, freeze, restart, failover),
-        *(refuse, jump, leap, lock, stop_locked, pause),
+        *(refuse, jump, leap, lock, stop_locked, pause, move),
     )
 }

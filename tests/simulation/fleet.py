@@ -270,14 +270,17 @@ class Fleet(Senders):
             member = self.members.get(name)
             if member is None or member.worker is None or claim not in member.worker.leases.known():
                 since = lonely[claim] = self._lonely.get(claim, now)
-                # Who took the worker for dead, and met a locked event, may have stopped before the lock ended.
-                # So may a worker whose claim's answer was lost, if the server's clock went back meanwhile.
-                stopped = row["taken"] or self.witness.backwards
-                silent = name in self.vanished or (stopped and row["id"] in self.witness.locked)
+                # A worker whose claim's answer was lost, and that met a locked event, may have stopped before the
+                # lock ended, if the server's clock went back meanwhile.
+                silent = name in self.vanished or (
+                    self.witness.backwards and row["id"] in self.witness.locked
+                )
+                # Of a worker that is taken for dead a sweep ends what was locked, or had lapsed by a clock ahead.
+                within = SWEPT if row["taken"] else RESCUED
                 seen = max(
                     row["beat"] - EPOCH - self.database.jump + DEAD_FOR.total_seconds(), self.disturbed
                 )
-                if now > (seen + SWEPT if silent else max(since, self.disturbed) + RESCUED):
+                if now > (seen + SWEPT if silent else max(since, self.disturbed) + within):
                     how = f"{row['item_key'] or row['id']} is claimed by {name}, which does not have it"
                     raise BrokenError("no claim without a hand", how)
         self._lonely = lonely

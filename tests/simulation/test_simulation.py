@@ -44,6 +44,7 @@ KNOWN = {
     "fresh-reruns": 10,
     "attempts-of-rescues": 11,
     "borrowed-keys": 34,
+    "early-retirement": 189,
 }
 """Faults of tests/mutants, each with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 31)

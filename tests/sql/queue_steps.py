@@ -267,7 +267,7 @@ async def heads(queue: Connection, group_key: str) -> list[int]:
 async def waits_for_lock(observer: Connection, waiting: Connection) -> None:
     """Wait until a lock blocks ``waiting``, a connection in use by another task."""
     pid = waiting.get_server_pid()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await observer.fetchval("select cardinality(pg_blocking_pids($1)) > 0", pid):  # noqa: ASYNC110 - nothing to listen to
             await asyncio.sleep(0.005)
 

@@ -85,7 +85,7 @@ GOES_ON = {
 @pytest.mark.parametrize("what", GOES_ON)
 async def test_what_others_may_lock_is_not_waited_for(queue: Connection, what: str) -> None:
     statement, seen, expected = GOES_ON[what]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await queue.execute(statement)
         assert await queue.fetchval(seen) == expected
 
@@ -120,7 +120,7 @@ async def test_a_login_cannot_keep_a_dead_workers_session_or_take_the_next_one(
     )
     await foreign.execute("select pg_advisory_lock(1937077859, n) from generate_series(1, 500) as n")
     own.terminate()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await queue.fetchval("select names from agent.watch_sessions('w2')"):  # noqa: ASYNC110 - a process ends
             await asyncio.sleep(0.01)
     assert await Engine(await connect("surelane_worker")).open_session("w2", "1", starts=True)

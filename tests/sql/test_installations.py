@@ -274,7 +274,7 @@ async def test_an_install_shows_what_waits_and_wakes_workers(queue: Connection, 
     foreign, ingest = await connect(), kept(await connect("surelane_ingest"))
     async with locked(foreign, held):
         await ingest.save(installation("T1"))  # waits for no event
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await heard.get() == ""
     visible = await queue.fetch("select id from agent.event where vt <= agent.clock()")
     assert [row["id"] for row in visible] == [mine]

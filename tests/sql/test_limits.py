@@ -366,7 +366,7 @@ async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Co
         await changing.execute("select agent.set_limit('job', 1, null, null, null)")
         for key in "ab":
             await keyed(queue, key)
-        await queue.execute("set statement_timeout = '5s'")
+        await queue.execute("set statement_timeout = '60s'")
         (row,) = await do.claim(queue)
         limit_key = "select changes #>> '{0,limit_key}' from agent.event where id = $1"
         assert await queue.fetchval(limit_key, row["id"]) == "given:b"

@@ -109,16 +109,25 @@ async def test_figures_are_measured_once_for_all_who_ask(queue: Connection, conn
         assert (meanwhile["fresh"], meanwhile["measured_at"]) == (False, first["measured_at"])
 
 
+SLOW = """
+create sequence public.seconds;
+create or replace function agent.clock() returns timestamptz language sql volatile
+return clock_timestamp() + (select shift from agent.test_clock) + nextval('public.seconds') * interval '1 second';
+"""
+"""Each look at the clock takes a second. No statement that is given up takes one back."""
+CANCELLED = """
+create or replace function agent.vacuum_holder()
+returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
+language plpgsql as $$ begin raise query_canceled; end $$;
+"""
+
+
 @asynccontextmanager
-async def slow(queue: Connection) -> AsyncIterator[None]:
+async def slow(queue: Connection, also: str = "") -> AsyncIterator[None]:
     """Make measuring take more than a second."""
     transaction = queue.transaction()
     await transaction.start()
-    await queue.execute(
-        "create or replace function agent.vacuum_holder()"
-        " returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)"
-        " language sql as $$ select null, null::int4, null, null, null::timestamptz, null from pg_sleep(1.1) $$"
-    )
+    await queue.execute(SLOW + also)
     yield
     pause = await queue.fetchval("select due from agent.measurement")
     await transaction.rollback()
@@ -134,8 +143,7 @@ async def test_measuring_that_takes_long_or_is_given_up_is_put_off(queue: Connec
         await measure(queue)
     assert await queue.fetchval(pause) > max(usually, 100)
     await until_due(queue)
-    async with slow(queue):
-        await queue.execute("set local statement_timeout = '300ms'")
+    async with slow(queue, CANCELLED):
         given_up = await measure(queue)
     assert (given_up["fresh"], given_up["measured_at"]) == (False, before["measured_at"])
     left = "select extract(epoch from due - agent.clock())::float8 from agent.measurement"

@@ -28,7 +28,7 @@ async def test_a_position_is_free_when_its_session_ends(connect: Any) -> None:
     looking = Engine(third)
     assert not await _is_free(looking, before=2)
     first.terminate()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await _is_free(looking, before=2):  # noqa: ASYNC110 - the end of a session has no signal
             await asyncio.sleep(0.01)
     assert await Engine(second).take_position(KINDS, 1) == 0
@@ -42,10 +42,10 @@ async def test_those_who_listen_hear_of_positions_that_are_taken_and_left(connec
     await Engine(leaving).take_position(KINDS, None)
     assert await Engine(listening).take_position(KINDS, None) == 1
     await Engine(leaving).leave_position(KINDS, 0)
-    assert [await asyncio.wait_for(heard.get(), 30) for _ in range(3)] == ["taken", "taken", "free"]
+    assert [await asyncio.wait_for(heard.get(), 60) for _ in range(3)] == ["taken", "taken", "free"]
     assert await Engine(listening).take_position(KINDS, 1) == 0
     await Engine(leaving).pass_on()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await heard.get() != "full":
             pass
 

@@ -102,7 +102,7 @@ async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, 
     await do.enqueue(queue, "known")
     async with other.transaction():
         await other.execute("select agent.pause_kind('known'), agent.enqueue('fresh')")
-        await queue.execute("set lock_timeout = '1s'")
+        await queue.execute("set lock_timeout = '60s'")
         await announce(queue, "w", ["known", "fresh"], 7)
     await announce(queue, "w", ["known", "fresh"], 7)
     assert await queue.fetchval("select array_agg(max_attempts) from agent.kind") == [7, 7]
@@ -121,7 +121,7 @@ async def test_an_uncommitted_kind_blocks_none(queue: Connection, other: Connect
             )
         case _:
             await other.execute(CALLS[statement].format(1))
-    await queue.execute("set lock_timeout = '1s'")
+    await queue.execute("set lock_timeout = '60s'")
     for nth, call in enumerate(CALLS.values(), start=2):
         await queue.execute(call.format(nth))
     await transaction.rollback()

@@ -48,7 +48,7 @@ async def test_a_long_sweep_stops_in_time_and_claims_get_past_exhausted_events(q
     """Each row takes a millisecond. Only a claim knows its maximum: it has some exhausted events moved."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, 3000)")
     await do.advance(queue, HOUR * 2)
-    await queue.execute(SLOW + "set statement_timeout = '20s'")
+    await queue.execute(SLOW + "set statement_timeout = '60s'")
     try:
         moved = await do.sweep(queue)
     finally:
@@ -92,7 +92,7 @@ async def test_a_sweep_waits_for_no_locked_continuation(queue: Connection, other
     continuation = await Queue(queue).fan_out([], Continuation("after"))
     await queue.execute("update agent.event set waits_for = 1, vt = 'infinity' where id = $1", continuation)
     async with do.locked(other, continuation):
-        await queue.execute("set lock_timeout = '1s'")
+        await queue.execute("set lock_timeout = '60s'")
         assert await Engine(queue).sweep_events() == 0
     await Engine(queue).sweep_events()
     assert await queue.fetchval("select waits_for from agent.event where id = $1", continuation) == 0

@@ -58,7 +58,7 @@ SILENT = "update agent.event set heartbeat_at = heartbeat_at - $1::int * interva
 
 
 async def rescue(queue: Connection, worker: str, key: int) -> tuple[int, int]:
-    return await Engine(queue).rescue_worker(worker, key, lost_for=timedelta(seconds=5), by="w2")
+    return await Engine(queue).rescue_worker(worker, key, lost_for=timedelta(minutes=1), by="w2")
 
 
 @pytest.mark.parametrize("ends", ["session", "heartbeats"])
@@ -126,7 +126,7 @@ async def test_a_dead_workers_events_run_again_and_say_why(queue: Connection, co
     await complete(queue, pair(row))
     job: Any = await Changes(queue).get(identity)
     steps = [step for step in story_of(job) if step.what != "enqueued"]
-    # The death was seen five seconds ago, and in this test the claim is younger.
+    # The death was seen a minute ago, and in this test the claim is younger.
     told = [("died", "w1"), ("claimed", None), ("rescued", "w2"), ("claimed", "w2"), ("completed", "w2")]
     assert [(step.what, step.by) for step in steps] == told
 
@@ -302,3 +302,18 @@ async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(
     await advance(queue, timedelta(minutes=-19))
     await session(queue, await connect(), "w2", "note")
     assert "note" in await queue.fetchval("select agent.claimable_kinds()")
+
+
+async def test_a_sweep_ends_a_claim_that_had_lapsed_as_its_worker_died_before_the_clock_went_back(
+    queue: Connection, connect: Connect
+) -> None:
+    identity = await enqueue(queue, "mail")
+    key = await dead(queue, connect)
+    await advance(queue, timedelta(minutes=19))
+    assert await rescue(queue, "w1", key) == (0, 0)
+    await advance(queue, timedelta(minutes=-19))
+    assert (await why(queue, identity))[0] == "running"
+    assert await Engine(queue).rescue_events() == 1
+    job: Any = await Changes(queue).get(identity)
+    last = story_of(job)[-1]
+    assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended")

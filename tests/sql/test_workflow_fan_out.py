@@ -262,9 +262,13 @@ async def test_child_of_a_locked_parent_ends_later_alone(queue: Connection, conn
     row = await parent(queue)
     await enqueue(queue, "part", item_key="other")
     children = {child["item_key"]: pair(child) for child in await claim(queue, "part")}
-    async with locked(await connect(), row["id"]):
-        await queue.execute("set statement_timeout = '1500ms'")  # less than a signal waits for a lock
-        answers = await complete(queue, children["p:part:1"], children["other"])
+    waiting = "alter function agent.send_signal set lock_timeout = '{}'; set statement_timeout = '60s'"
+    await queue.execute(waiting.format("0"))  # a signal that waited would do so without end
+    try:
+        async with locked(await connect(), row["id"]):
+            answers = await complete(queue, children["p:part:1"], children["other"])
+    finally:
+        await queue.execute(waiting.format("2s"))
     assert answers == ["busy", "done"]
     assert await complete(queue, children["p:part:1"]) == ["done"]
     assert (await started_child(queue, row))[0] == "done"

@@ -16,7 +16,7 @@ from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_dev.simulator.client import SimulatorClient
-from surelane_dev.simulator.server import simulator_at
+from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_service.probes import serving
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
@@ -153,6 +153,6 @@ async def simulated(**settings: Any) -> AsyncIterator[Pair]:
             "retry_delays": AT_ONCE,
         }
         chosen = SimulatorSettings(**(defaults | settings))
-        async with simulator_at(chosen) as url, SimulatorClient(url) as control:
+        async with serving_simulator(chosen) as (url, _), SimulatorClient(url) as control:
             yield Pair(url, control, app)
         app.over.set()

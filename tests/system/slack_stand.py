@@ -64,11 +64,15 @@ class Stand:
         name: str = "ada",
         *,
         deleted: bool = False,
+        **fields: Any,
     ) -> tuple[int, Message]:
-        """Let a person mention the bot, and delete that; return the event's id in the queue, and the message."""
+        """Let a person mention the bot, and delete that; return the event's id in the queue, and the message.
+
+        ``fields``: further ones of the message.
+        """
         workspace, room = self.simulator.workspace, self.room(channel)
         text = f"<@{workspace.bot.id}> {text}"
-        message = workspace.post(room, self.user(name).id, text, thread_ts=thread_ts)
+        message = workspace.post(room, self.user(name).id, text, thread_ts=thread_ts, **fields)
         (inner,) = events_of(workspace, Posted(message), {"app_mention"})
         if deleted:
             workspace.delete(message)

@@ -65,7 +65,7 @@ async def enqueue(
     return identity
 
 
-async def ended(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:
+async def ended(connection: Connection, identity: int, within: float = 90) -> asyncpg.Record:
     """Wait for the event's row in history, and return it."""
     try:
         async with asyncio.timeout(within):
@@ -95,7 +95,7 @@ async def suspended(connection: Connection, identity: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def claimed(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:
+async def claimed(connection: Connection, identity: int, within: float = 90) -> asyncpg.Record:
     """Wait until a worker has claimed the event, and return its row."""
     async with asyncio.timeout(within):
         while True:

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from surelane_dev.simulator.server import simulator_at
+from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator_settings import FAKE_MODEL_PATH, SimulatorSettings
 from surelane_service.service_settings import load_settings
 
@@ -39,7 +39,7 @@ async def test_an_answer(messages: list[dict[str, Any]], text: str | None, argum
     settings = load_settings(SimulatorSettings, host="127.0.0.1", port=0, public_url=None, state=None)
     body = {"model": "fake", "messages": messages, "tools": [{"type": "function", "function": TOOL}]}
     async with (
-        simulator_at(settings) as url,
+        serving_simulator(settings) as (url, _),
         aiohttp.ClientSession(url) as client,
         client.post(f"{FAKE_MODEL_PATH}/chat/completions", json=body) as answer,
     ):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from surelane.errors import SettingsError
 from surelane_agents import AgentSettings
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_encryption.keys import Keyring, new_key
 from surelane_ingest.ingest_settings import SCOPES, IngestSettings
 from surelane_ingest.installing import States
@@ -62,7 +63,7 @@ def test_a_misspelled_setting_is_named_with_the_one_that_it_resembles_and_no_oth
         "SURELANE_EVENT_TYPE": "SURELANE_EVENT_TYPES",
     }
     everything = dict.fromkeys(set().union(*READ.values()), "")
-    for kind in (WorkerSettings, IngestSettings, AccessSettings, AgentSettings):
+    for kind in (WorkerSettings, IngestSettings, AccessSettings, AgentSettings, SimulatorSettings):
         own = {name for field in kind.model_fields.values() for name in variables_of(field)}
         others = {name + end: "" for name in everything if name not in own for end in ("", "_FILE")}
         assert misspelled(kind, others) == {}, kind

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from surelane.text import escaped, escaped_once, text_of, typed
+from surelane.text import escaped, escaped_once, shown_beside, text_of, typed
 
 # What Slack sends for what a person typed. A person's name in Slack's report is not what they typed.
 TYPED = {
@@ -82,3 +82,49 @@ def test_rich_text_is_read_where_a_message_has_no_text() -> None:
     )
     assert text_of({"text": "a &lt; b", "blocks": [block(*parts, kind="rich_text")]}) == "a < b"
     assert [text_of(each) for each in ({}, {"text": 5}, {"blocks": {"type": "rich_text"}})] == [""] * 3
+
+
+BUTTON = {
+    "type": "button",
+    "text": {"type": "plain_text", "text": "View"},
+    "url": "https://g/2",
+    "value": "v1",
+}
+DOWN = {"type": "section", "text": {"type": "mrkdwn", "text": "DB &lt;1&gt; is down"}, "accessory": BUTTON}
+RICH = {"type": "rich_text_section", "elements": [{"type": "text", "text": "Name: Bob"}]}
+TABLE = {"type": "table", "rows": [[{"type": "raw_text", "text": "a"}, {"type": "raw_text", "text": "b"}]]}
+FIELD = {"title": "Severity", "value": "high", "short": True}
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            {"bot_id": "B1", "attachments": [{"title": "Job", "text": "failed", "fields": [FIELD]}]},
+            "Job failed Severity high",
+        ),
+        ({"bot_id": "B1", "attachments": [{"fallback": "[FIRING] Job"}]}, "[FIRING] Job"),
+        (
+            {"attachments": [{"fallback": "[no preview]", "blocks": [DOWN]}]},
+            "DB <1> is down View https://g/2",
+        ),
+        ({"bot_id": "B1", "text": "DB &lt;1&gt; is down", "blocks": [DOWN]}, "View https://g/2"),
+        (
+            {"bot_id": "B1", "text": "Form", "blocks": [{"type": "rich_text", "elements": [RICH]}]},
+            "Name: Bob",
+        ),
+        ({"text": "Bob", "blocks": [{"type": "rich_text", "elements": [RICH]}, TABLE]}, "a b"),
+        ({"attachments": [{"from_url": "https://a.b", "title": "A page", "text": "of others"}]}, ""),
+        (
+            {
+                "attachments": [
+                    {"is_share": True, "from_url": "https://a.b", "author_id": "U7", "text": "It burns"}
+                ]
+            },
+            "(Forwarded, by <@U7>:) It burns",
+        ),
+        ({"text": 5, "blocks": {"a": 1}, "attachments": [7, None, {"fields": [3], "text": 9}]}, ""),
+    ],
+)
+def test_what_a_message_shows_beside_its_text(message: dict[str, Any], shown: str) -> None:
+    assert shown_beside(message).replace("\n", " ") == shown

@@ -94,12 +94,8 @@ async def _create(data: Path, user: int | None, *, durable: bool) -> None:
     finally:
         child.kill()
     if code != 0:
-        said = [
-            line.partition(mark)[2]
-            for line in output
-            for mark in ("FATAL:", "PANIC:", "error:")
-            if mark in line
-        ]
+        marks = ("FATAL:", "PANIC:", "error:")
+        said = [line.partition(mark)[2] for line in output for mark in marks if mark in line]
         why = said[0].strip() if said else "; ".join(output[-3:])
         advice = "make room there, or set SURELANE_DATA_DIR to another directory"
         raise PostgresError(f"PostgreSQL cannot be created in {fresh}: {why}; {advice}")

@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Any
 
 from surelane.errors import SettingsError
-from surelane_dev.supervisor import HANDED_OVER, SIMULATOR, WORKER
-from surelane_service import logs, probes
+from surelane_dev.supervisor import HANDED_OVER, REFUSED, SIMULATOR, WORKER
+from surelane_service import logs, probes, service_settings
 from surelane_service.lifecycle import EXIT_OK, Main, run
 
 MODULES = {
@@ -39,6 +39,7 @@ Environments = Mapping[str, Mapping[str, str]]
 
 def main(*names: str) -> int:
     """Import the services, wait for their environments, and run them. Return the exit code."""
+    service_settings.AS_GIVEN.update(os.environ)
     gc.disable()  # a tenth of the time of imports: what they make stays
     mains: dict[str, Main] = {name: importlib.import_module(MODULES[name]).main for name in names}
     gc.freeze()
@@ -56,14 +57,15 @@ def main(*names: str) -> int:
     logs.development.on = True
     logs.configure_logs(f"surelane-{names[0]}")  # whose name is on lines of no service
     begins = [name for name in names if given["whole"] or name != SIMULATOR]
-    return run(partial(Tasks(mains, given["environments"]).run, begins))
+    tasks = Tasks(mains, given["environments"], stays=given["stays"])
+    return run(partial(tasks.run, begins))
 
 
 class Tasks:
-    """The services as tasks. When one fails, all end."""
+    """The services as tasks. When one fails, all end. They stay without a worker whose code cannot be used."""
 
-    def __init__(self, mains: Mapping[str, Main], environments: Environments) -> None:
-        self._mains, self._environments = mains, environments
+    def __init__(self, mains: Mapping[str, Main], environments: Environments, *, stays: bool) -> None:
+        self._mains, self._environments, self._stays = mains, environments, stays
         self._ends = {name: asyncio.Event() for name in mains}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._handing: asyncio.Task[None] | None = None
@@ -107,7 +109,10 @@ class Tasks:
         except SettingsError as error:
             if error.__cause__ is not None:
                 show(error.__cause__)
-            raise
+            if name != WORKER or not self._stays:
+                raise
+            print(error, REFUSED, sep="\n", flush=True)
+            ends.set()
         finally:
             if not self._ends[name].is_set():
                 stop.set()

@@ -28,6 +28,8 @@ SERVICES = (WORKER, SIMULATOR, "ingest", "operator")
 """OpenTelemetry's global providers are those of the first one in a process."""
 HANDED_OVER = "surelane_dev.program: handed over"
 """The line that a program writes then, for its supervisor alone."""
+REFUSED = "surelane_dev.program: no worker"
+"""The line after the reason why a worker did not start, where the other services of its program run."""
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
@@ -80,6 +82,8 @@ class Supervisor:
     problem: str | None = None
     """Why no process of it runs, although it was started."""
     _last: str = ""
+    _refused: str | None = None
+    """Why the program that runs has no worker."""
     _spare: ChildProcess | None = None
     _child: ChildProcess | None = None
     _how: Mapping[str, Start] = field(default_factory=dict)
@@ -91,8 +95,8 @@ class Supervisor:
 
     @property
     def runs(self) -> bool:
-        """Whether a process of it has been ready, and runs."""
-        return self._child is not None and self._child.exit_code is None
+        """Whether a process of it has been ready, and runs, with its worker."""
+        return self._child is not None and self._child.exit_code is None and self._refused is None
 
     async def prepare(self) -> None:
         """Start a spare process, unless there is one."""
@@ -107,15 +111,32 @@ class Supervisor:
         if line == HANDED_OVER:
             self._handed.set()
             return
+        if line == REFUSED:
+            self._refused = self._last
+            return
         if line.startswith("  ") and self._last.startswith(UNUSABLE):  # a line for each setting
             self._last += f"{'' if self._last == UNUSABLE else ';'} {line.strip()}"
         elif line.strip():
             self._last = line
         self.output.of(self.name)(line)
 
-    def _failed(self) -> str:
-        """Note why it did not start: the last line that it wrote."""
-        why = self.output.readable(self._last).strip().splitlines()
+    def _settle(self, took: float, files: list[str]) -> None:
+        """Say that it runs, or that it lacks its worker."""
+        if self._refused is not None:
+            self._tell_failure("no message is answered", self._refused)
+            return
+        if files and self.runs:
+            self.output.say(f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])}")
+        self.problem = None
+        self.settled.set()
+        self.news.set()
+
+    def _tell_failure(self, stays: str, line: str) -> None:
+        self.output.say(f"{self.name} did not start: {self._failed(line)}; {stays} until you save a change")
+
+    def _failed(self, line: str | None = None) -> str:
+        """Note why it did not start: the last line that it wrote, or this one."""
+        why = self.output.readable(line or self._last).strip().splitlines()
         self.problem = why[-1].strip().rstrip(".") if why else "it wrote nothing"
         self.settled.set()
         self.news.set()
@@ -141,19 +162,15 @@ class Supervisor:
                 self._last = str(error)
                 await self._stay()
                 continue
-            if self.front is None and self._child is not None:  # its port is its own
+            # Its port is its own, or it only keeps the simulator's page.
+            if self._child is not None and (self.front is None or self._refused is not None):
                 await self._child.stop(signal.SIGTERM, self.within)
                 self._running.discard(self._child)
             whole = not (self.runs and len(how) > 1)
-            child = await self._begin(how, whole=whole)
+            child = await self._begin(how, whole=whole, stays=watched and whole and len(how) > 1)
             if await self._came_up(child, how if whole else {WORKER: how[WORKER]}):
                 await self._replace(child, how, whole=whole)
-                if files and child.exit_code is None:
-                    took = time.monotonic() - began
-                    self.output.say(f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])}")
-                self.problem = None
-                self.settled.set()
-                self.news.set()
+                self._settle(time.monotonic() - began, files)
                 if watched:
                     await self.prepare()
                 await self._end_or_change(child)
@@ -181,25 +198,40 @@ class Supervisor:
             self._retire(child)
         await asyncio.gather(*self._retiring)
 
-    async def _begin(self, how: Mapping[str, Start], *, whole: bool) -> ChildProcess:
-        """Start a process: the ``whole`` program, or to begin with all but the simulator."""
+    async def _begin(self, how: Mapping[str, Start], *, whole: bool, stays: bool) -> ChildProcess:
+        """Start a process: the ``whole`` program, or to begin with all but the simulator.
+
+        ``stays``: the other services stay up where the worker's code cannot be used.
+        """
         await self.prepare()
-        child, self._spare = self._spare, None
+        child, self._spare, self._refused = self._spare, None, None
         assert child is not None  # noqa: S101 - it was just prepared
         self._running.add(child)
         environments = {name: dict(each.environment) for name, each in how.items()}
         given = {"environments": environments, "sockets": list(self.sockets), "whole": whole}
-        child.feed(json.dumps(given))
+        child.feed(json.dumps(given | {"stays": stays}))
         return child
 
     async def _came_up(self, child: ChildProcess, how: Mapping[str, Start]) -> bool:
         """Wait until these services of a process are ready, it ends, or is out of date. Return whether it is ready."""
-        waiting = asyncio.create_task(_ready(how, self.output.say))
+        waiting = asyncio.create_task(self._ready(how))
         try:
             await self._end_or_change(child, waiting)
             return waiting.done() and child.exit_code is None
         finally:
             waiting.cancel()
+
+    async def _ready(self, how: Mapping[str, Start]) -> None:
+        """Wait until services are ready, but not for a refused worker. If it takes long, say once which one it is."""
+        impatient = time.monotonic() + PATIENCE
+        for name, start in how.items():
+            while (why := await asyncio.to_thread(_why_unready, start.ready)) is not None:
+                if name == WORKER and self._refused is not None:
+                    break
+                if time.monotonic() > impatient:
+                    self.output.say(f"waiting for the {name}: {why}")
+                    impatient = math.inf
+                await asyncio.sleep(0.03)
 
     async def _end_or_change(self, child: ChildProcess, *others: "asyncio.Task[None]") -> None:
         """Wait until a process ends, its code changes, or another task ends."""
@@ -215,8 +247,8 @@ class Supervisor:
         if not watched:
             raise ServiceError(f"{self.name} did not start: {self._failed()}; ending the rest")
         old = self._child if self._child is not None and self._child.exit_code is None else None
-        stays = "the earlier code stays in use" if old else "nothing runs"
-        self.output.say(f"{self.name} did not start: {self._failed()}; {stays} until you save a change")
+        stays = "the earlier code stays in use" if self.runs else "no message is answered"
+        self._tell_failure(stays, self._last)
         await self.prepare()
         if old is not None:
             await self._end_or_change(old)
@@ -267,17 +299,6 @@ class Supervisor:
         task.add_done_callback(self._retiring.discard)
 
 
-async def _ready(how: Mapping[str, Start], say: Callable[[str], None]) -> None:
-    """Wait until services are ready. If that takes long, say once which service it is."""
-    impatient = time.monotonic() + PATIENCE
-    for name, start in how.items():
-        while (why := await asyncio.to_thread(_why_unready, start.ready)) is not None:
-            if time.monotonic() > impatient:
-                say(f"waiting for the {name}: {why}")
-                impatient = math.inf
-            await asyncio.sleep(0.03)
-
-
 async def _unready(start: Start) -> None:
     """Wait until a service that got SIGTERM says that it takes no more, but not for one that hangs."""
     with suppress(TimeoutError):
@@ -286,11 +307,22 @@ async def _unready(start: Start) -> None:
                 await asyncio.sleep(0.02)
 
 
+def show_problem(simulator: str, missing: Mapping[str, str]) -> None:
+    """Show on the simulator's page which services did not start, and why."""
+    text = "; ".join(f"The {name} did not start: {why}" for name, why in missing.items())
+    _asked("PUT", f"{simulator}/control/problem", {"text": text})
+
+
 def _why_unready(url: str) -> str | None:
+    return _asked("GET", url)
+
+
+def _asked(method: str, url: str, body: Mapping[str, str] | None = None) -> str | None:
+    """Return why a request was not answered with 200."""
     at = urlsplit(url)
     connection = HTTPConnection(at.hostname or "", at.port, timeout=ANSWERS)
     try:
-        connection.request("GET", at.path)
+        connection.request(method, at.path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         return None if response.status == HTTPStatus.OK else str(json.load(response).get("reason"))
     except (OSError, HTTPException, ValueError):

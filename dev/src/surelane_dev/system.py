@@ -37,7 +37,8 @@ from surelane_dev.services import (
     where_to_look,
 )
 from surelane_dev.simulator.manifest import read_manifest
-from surelane_dev.supervisor import SERVICES, SIMULATOR, WORKER, Start, Supervisor
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.supervisor import SERVICES, SIMULATOR, WORKER, Start, Supervisor, show_problem
 from surelane_migrations.errors import MigrationError
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_lock_settings
@@ -50,6 +51,7 @@ from surelane_service.service_settings import (
     DEMO_CLIENT_SECRET,
     DEVELOPMENT_URL,
     load_settings,
+    misspelled,
 )
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -70,6 +72,8 @@ def main(*, socket_mode: bool = False, installs: bool = False, processes: bool =
     output = Output()
     try:
         take_secrets((*SLACK_SECRETS, *DATABASE_URLS, SETTING, "SURELANE_API_TOKEN"))
+        for name, meant in misspelled(SimulatorSettings).items():
+            output.say(f"there is no such setting: {name}; the nearest is {meant}")
         demonstrate(socket_mode=socket_mode, installs=installs)
         require_tokens()
         return asyncio.run(_until_signal(output, processes=processes))
@@ -194,6 +198,7 @@ async def _dev(
                 lacking = [each for each in kept.values() if each.problem and not each.runs]
                 missing = {each.name: each.problem or "" for each in lacking}
                 if missing != shown:
+                    await asyncio.to_thread(show_problem, f"{settings.url}:{ports['simulator']}", missing)
                     output.say(*where_to_look(settings, project, ports, databases, missing))
                 shown = missing
                 await news.wait()

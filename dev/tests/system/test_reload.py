@@ -37,6 +37,7 @@ async def react(event: Event, ctx: Context) -> None:
 LACKING = "the app's manifest does not subscribe to reaction_added"
 SETTINGS = {
     "SURELANE_BACKOFF_BASE": "0.1s",
+    "SURELANE_HANDLRES": "other:handlers",
     "DATABASE_URL": "postgresql://production/surelane",
 }
 
@@ -87,8 +88,16 @@ async def test_in_a_team_s_project(tmp_path: Path) -> None:
 async def assert_it_is_up_once_sound_code_runs(system: Up, handlers: Path) -> None:
     await system.shows("^No message is answered: the worker did not start: .*no key for the shop")
     assert "Surelane is up" not in system.shown
-    save(handlers, BROKEN, "")
-    await system.ready()
+    await system.shows("there is no such setting .*nearest=SURELANE_HANDLERS")
+    async with SimulatorClient(system.page) as slack:
+        assert "no key for the shop" in (await slack.request("GET", "/control/state"))["problem"]
+        early = await say(slack, "early")
+        save(handlers, BROKEN, "import no_such_module\n")
+        await system.shows("^No message is answered: .*No module named 'no_such_module'")
+        save(handlers, "import no_such_module\n", "")
+        await system.ready()
+        assert await answer_to(slack, early) == "You said: early"
+        assert (await slack.request("GET", "/control/state"))["problem"] == ""
     assert system.shown.count(LACKING) == 1
     assert "not used, because it may be a deployment's: DATABASE_URL" in system.shown
 
@@ -96,7 +105,7 @@ async def assert_it_is_up_once_sound_code_runs(system: Up, handlers: Path) -> No
 async def assert_the_commands_find_it(project: Path) -> None:
     command = (sys.executable, "-m", "surelane_operator.cli")
     listed = await asyncio.to_thread(run, *command, "events", "list", where=project, within=LONG)
-    assert listed.stdout == "no such events\n"
+    assert "slack.app_mention" in listed.stdout
     told = await asyncio.to_thread(run, *command, "doctor", where=project / "tests", check=False, within=LONG)
     assert LACKING in told.stdout
 

@@ -1,4 +1,5 @@
-// Finds the workspace of a request that Slack posts, and hands the request on unchanged to its installation.
+// Finds the workspace of a request that Slack or a webhook's sender posts, and hands it on unchanged to its installation.
+import fs from 'fs';
 import querystring from 'querystring';
 
 // The workspace of an event. An organization has several; Slack names the one that authorized the app.
@@ -22,11 +23,26 @@ function workspace(r) {
     if (r.method !== 'POST') {
         return r.args.team; // of a link that begins an installation
     }
+    if (r.uri.startsWith('/v1/triggers/')) {
+        return JSON.parse(r.requestText).team_id || r.args.team; // as its sender names it
+    }
     if (!(r.headersIn['Content-Type'] || '').startsWith('application/x-www-form-urlencoded')) {
         return of_event(JSON.parse(r.requestText));
     }
     const form = querystring.parse(r.requestText);
     return form.payload ? of_interaction(JSON.parse(form.payload)) : form.team_id || form.enterprise_id;
+}
+
+// The installation of a workspace: its file is replaced at once, so the next request reads the new one.
+function installation(r, team) {
+    try {
+        return fs.readFileSync(`${r.variables.workspaces}/${team}`, 'utf8').trim();
+    } catch (error) {
+        if (error.code !== 'ENOENT' || team === 'default') {
+            throw error; // nginx answers 500, and Slack sends again
+        }
+    }
+    return installation(r, 'default');
 }
 
 function route(r) {
@@ -36,14 +52,12 @@ function route(r) {
     } catch (_) {
         team = undefined; // the default installation says what is wrong with it
     }
-    r.variables.team = typeof team === 'string' ? team : '';
+    team = typeof team === 'string' && /^[A-Za-z0-9]+$/.test(team) ? team : 'default';
+    r.variables.shard = installation(r, team);
     if (!r.variables.upstream) {
-        const shard = r.variables.shard;
-        if (shard !== 'moving') {
-            r.error(`workspaces.map sends ${r.variables.team} to ${shard}, which shards.conf lacks`);
-        }
+        r.error(`the map sends ${team} to ${r.variables.shard}, which shards.conf lacks`);
         r.headersOut['Retry-After'] = '60'; // Slack sends it again
-        r.return(503, shard === 'moving' ? 'this workspace is being moved\n' : 'unknown installation\n');
+        r.return(503, 'unknown installation\n');
         return;
     }
     r.internalRedirect('@installation');

@@ -12,11 +12,10 @@ from surelane_dev.simulator.views import DEEPEST, View, Views
 from surelane_dev.simulator.webapi.call import ApiError, Arguments
 from surelane_dev.simulator.webapi.chat import content_of
 from surelane_dev.simulator.webapi.view_content import checked, placed
-from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
+from surelane_dev.simulator.workspace.model import JSON, SLACKBOT, Channel, Message, User
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 TROUBLE = "We had some trouble connecting. Try again?"
-SLACKBOT = "USLACKBOT"
 MOST_OPTIONS = 100
 
 
@@ -39,7 +38,7 @@ def show_command_answer(
     if content is None:
         return None
     visible_to = None if content.pop("response_type") == "in_channel" else user.id
-    return workspace.post(channel, workspace.bot.id, **content, by_app=True, visible_to=visible_to)
+    return workspace.speak(channel, **content, visible_to=visible_to)
 
 
 def _command_content(attempt: DeliveryAttempt) -> JSON | None:

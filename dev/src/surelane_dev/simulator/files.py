@@ -89,17 +89,10 @@ def shared_json(file: File, public_url: str) -> JSON:
 
 def file_json(file: File, public_url: str) -> JSON:
     """Return all of a file as JSON."""
-    return {
-        "id": file.id,
-        "name": file.name,
-        "title": file.title or file.name,
-        "size": file.length,
-        "mimetype": file.type,
-        "mode": "hosted",
-        "file_access": "visible",
-        "url_private": f"{public_url}/files/{file.id}/{quote(file.name, safe='')}",
-        "url_private_download": f"{public_url}/files/{file.id}/{quote(file.name, safe='')}",
-    }
+    url = f"{public_url}/files/{file.id}/{quote(file.name, safe='')}"
+    shape: JSON = {"id": file.id, "name": file.name, "title": file.title or file.name, "size": file.length}
+    shape |= {"mimetype": file.type, "mode": "hosted", "file_access": "visible"}
+    return shape | dict.fromkeys(("url_private", "url_private_download"), url)
 
 
 async def _bytes(request: web.Request) -> bytes:

@@ -48,15 +48,8 @@ def _answer(simulator: Simulator, response: ResponseUrl, body: JSON) -> None:
     if call.flag("replace_original") and original is not None:
         workspace.edit(original, **content)
         return
-    in_channel = body.get("response_type") == "in_channel"
-    workspace.post(
-        channel,
-        workspace.bot.id,
-        **content,
-        by_app=True,
-        visible_to=None if in_channel else response.user,
-        thread_ts=thread_of(call, channel),
-    )
+    visible_to = None if body.get("response_type") == "in_channel" else response.user
+    workspace.speak(channel, **content, visible_to=visible_to, thread_ts=thread_of(call, channel))
 
 
 def _error(error: str, status: int) -> web.Response:

@@ -55,16 +55,9 @@ async def main(stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set. Raises SettingsError: the settings cannot be used, or the port is taken."""
     settings = load_settings(SimulatorSettings)
     configure_logs("surelane-simulator", settings.log_level)
-    async with simulator_at(settings) as url:
+    async with serving_simulator(settings) as (url, _):
         get_logger("simulator").info("simulated Slack is ready", page=url, events_go_to=settings.ingest_url)
         await stop.wait()
-
-
-@asynccontextmanager
-async def simulator_at(settings: SimulatorSettings) -> AsyncIterator[str]:
-    """Serve a simulator for the length of the block; yield its address."""
-    async with serving_simulator(settings) as (url, _):
-        yield url
 
 
 @asynccontextmanager

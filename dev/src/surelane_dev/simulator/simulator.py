@@ -63,6 +63,8 @@ class Simulator:
             workspace.listeners += [partial(self._show, workspace), partial(self._send_events, workspace)]
         self.waits_for: str | None = None
         """What must happen before the app answers in the demo workspace; ``None``: nothing."""
+        self.problem = ""
+        """Why the app answers nothing, as `surelane dev` knows it."""
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that every wait ends."""
 

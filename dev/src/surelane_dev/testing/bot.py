@@ -23,6 +23,7 @@ from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import FAKE_MODEL, FAKE_MODEL_PATH, SimulatorSettings
+from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.testing.agents import agents_use
 from surelane_dev.testing.bolt import handlers_of, in_place_of_slack
 from surelane_dev.testing.crash import Crashes
@@ -49,16 +50,11 @@ if TYPE_CHECKING:
 
 LOCALHOST = "127.0.0.1"
 NOWHERE = f"http://{LOCALHOST}:9"
-MORE_EVENTS = {
-    "message.channels": "slack.message.channels",
-    **{
-        name: f"slack.{name}"
-        for name in (
-            *("agent_session_stopped", "assistant_thread_context_changed", "assistant_thread_started"),
-            *("entity_details_requested", "function_executed", "reaction_added", "reaction_removed"),
-        )
-    },
-}
+_MORE = (
+    *("agent_session_stopped", "assistant_thread_context_changed", "assistant_thread_started"),
+    *("entity_details_requested", "function_executed", "reaction_added", "reaction_removed"),
+)
+MORE_EVENTS = {name: f"slack.{name}" for name in ("message.channels", *_MORE)}
 """Subscriptions that a bot without a manifest gets if it handles their kinds."""
 PATIENCE = 30.0
 """Seconds that a test waits until the bot is idle."""
@@ -373,48 +369,22 @@ def _subscriptions(handlers: Handlers, manifest: Path | None) -> frozenset[str]:
 
 
 def _ingest_settings(database: str, subscriptions: frozenset[str], **more: bool) -> IngestSettings:
-    return load_settings(
-        IngestSettings,
-        database_url=database,
-        host=LOCALHOST,
-        port=0,
-        private_port=0,
-        slack_api_url=f"http://{LOCALHOST}/api/",
-        signing_secret=DEMO_SIGNING_SECRET,
-        event_types=subscriptions,
-        drain_timeout="1s",
-        database_budget=PATIENCE,
-        **more,
-    )
+    given: JSON = {"database_url": database, "host": LOCALHOST, "port": 0, "private_port": 0}
+    given |= {"slack_api_url": f"http://{LOCALHOST}/api/", "signing_secret": DEMO_SIGNING_SECRET}
+    given |= {"event_types": subscriptions, "drain_timeout": "1s", "database_budget": PATIENCE}
+    return load_settings(IngestSettings, **given, **more)
 
 
 def _simulator_settings(
     ingest: str, subscriptions: frozenset[str], manifest: Path | None
 ) -> SimulatorSettings:
-    return load_settings(
-        SimulatorSettings,
-        host=LOCALHOST,
-        port=0,
-        public_url=None,
-        ingest_url=ingest,
-        posting=True,
-        manifest=manifest,
-        subscriptions=subscriptions,
-        timeout=PATIENCE,
-        retry_delays=(),
-        state=None,
-        database_url=None,
-        operator_database_url=None,
-    )
+    given: JSON = {"host": LOCALHOST, "port": 0, "ingest_url": ingest, "posting": True, "manifest": manifest}
+    given |= {"subscriptions": subscriptions, "timeout": PATIENCE, "retry_delays": ()}
+    given |= dict.fromkeys(("public_url", "state", "database_url", "operator_database_url"))
+    return load_settings(SimulatorSettings, **given)
 
 
 def _worker_settings(database: str, slack: str) -> WorkerSettings:
-    return load_settings(
-        WorkerSettings,
-        database_url=database,
-        slack_api_url=f"{slack}/api/",
-        slack_bot_token=DEMO_BOT_TOKEN,
-        slack_limits="off",
-        notifications=True,
-        name=f"test-worker-{secrets.token_hex(4)}",
-    )
+    given: JSON = {"database_url": database, "slack_api_url": f"{slack}/api/", "slack_limits": "off"}
+    given |= {"slack_bot_token": DEMO_BOT_TOKEN, "notifications": True}
+    return load_settings(WorkerSettings, **given, name=f"test-worker-{secrets.token_hex(4)}")

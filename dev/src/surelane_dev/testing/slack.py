@@ -101,8 +101,7 @@ class Slack:
         self, text: str, *, user: str = "ada", thread: On = None, **form: str | bool
     ) -> Sent:
         """Write to the bot in direct messages. ``form``: as of :meth:`mention`."""
-        place = self.simulator.workspace.direct_messages(self._user(user)).id
-        return await self._say(text, thread, channel=place, user=user, **form)
+        return await self._say(text, thread, channel=self._direct(user).id, user=user, **form)
 
     async def command(
         self, command: str, text: str = "", *, channel: str = "general", user: str = "ada"
@@ -130,14 +129,13 @@ class Slack:
             user: who does it.
         """
         if isinstance(on, dict):
-            blocks, room = on["blocks"], self.simulator.workspace.direct_messages(self._user(user))
-            place: JSON = {"view_id": on["id"]}
+            blocks, body = on["blocks"], {"view_id": on["id"]}
+            room: Channel | Message = self._direct(user)
         else:
-            message = _last(on)
-            blocks, room = message.blocks, self._channel(message.channel)
-            place = {"channel": message.channel, "ts": message.ts}
+            room = message = _last(on)
+            blocks, body = message.blocks, _at(message)
         action = _element(blocks, action_id, value)
-        body = {**place, "user": user, "action_id": action}
+        body |= {"user": user, "action_id": action}
         if action_id is not None:
             body["value"] = value
         return await self._act(f"a click on {action}", "/control/actions", body, room)
@@ -154,11 +152,7 @@ class Slack:
         Raises:
             AssertionError: the bot gave no options that can be used, or Slack asks for them only from more letters on.
         """
-        if on is None:
-            place: JSON = {"view_id": self.modal(user)["id"]}
-        else:
-            message = _last(on)
-            place = {"channel": message.channel, "ts": message.ts}
+        place = {"view_id": self.modal(user)["id"]} if on is None else _at(_last(on))
         body = {**place, "action_id": action_id, "query": query, "user": user}
         answer = await self._client.request("POST", "/control/options", body)
         await self._idle()
@@ -177,26 +171,23 @@ class Slack:
             user: whose modal.
         """
         view = self.modal(user)
-        body = {"values": _placed(view, values or {})}
-        place = self.simulator.workspace.direct_messages(self._user(user))
-        return await self._act("the modal's submission", f"/control/views/{view['id']}", body, place)
+        body, path = {"values": _placed(view, values or {})}, f"/control/views/{view['id']}"
+        return await self._act("the modal's submission", path, body, self._direct(user))
 
     async def close(self, *, user: str = "ada") -> Sent:
         """Close the modal that a person has open, without submitting it."""
-        view = self.modal(user)
-        place = self.simulator.workspace.direct_messages(self._user(user))
-        return await self._act("closing the modal", f"/control/views/{view['id']}", {}, place, "DELETE")
+        path = f"/control/views/{self.modal(user)['id']}"
+        return await self._act("closing the modal", path, {}, self._direct(user), "DELETE")
 
     async def open_app(self, tab: str = "home", *, user: str = "ada") -> Sent:
         """Open the app's *Home*, or with ``messages`` its direct messages: an ``Assistant`` begins a thread there."""
-        place = self.simulator.workspace.direct_messages(self._user(user))
-        return await self._act(f"opening {tab}", "/control/home", {"tab": tab, "user": user}, place)
+        body = {"tab": tab, "user": user}
+        return await self._act(f"opening {tab}", "/control/home", body, self._direct(user))
 
     async def look(self, channel: str, *, user: str = "ada") -> Sent:
         """Look at a channel while the app is open beside it."""
-        place = self.simulator.workspace.direct_messages(self._user(user))
         body = {"channel": channel, "user": user}
-        return await self._act(f"a look at {channel}", "/control/context", body, place)
+        return await self._act(f"a look at {channel}", "/control/context", body, self._direct(user))
 
     async def run(self, function: str, inputs: Mapping[str, Any] | None = None) -> Sent:
         """Run a function of the bot, as a workflow does. The ``answer`` has its ``state``, ``outputs`` and ``error``.
@@ -213,40 +204,34 @@ class Slack:
 
     async def shortcut(self, callback_id: str, *, on: On = None, user: str = "ada") -> Sent:
         """Use a shortcut: of a message if one is given, otherwise a global one."""
-        body, place = {"callback_id": callback_id, "user": user}, self._channel("general")
-        if on is not None:
-            message = _message(on)
-            body |= {"channel": message.channel, "ts": message.ts}
-            place = self._channel(message.channel)
+        body = {"callback_id": callback_id, "user": user}
+        place: Channel | Message = self._channel("general") if on is None else _message(on)
+        if isinstance(place, Message):
+            body |= _at(place)
         return await self._act(f"the shortcut {callback_id}", "/control/shortcuts", body, place)
 
     async def react(self, on: Sent | Message, name: str, *, user: str = "ada") -> Sent:
         """Add a reaction to a message, or remove it. A reaction to a reply is one to the bot's last reply."""
         message = _message(on)
-        body = {"channel": message.channel, "ts": message.ts, "name": name, "user": user}
-        place = self._channel(message.channel)
-        return await self._act(f"the reaction :{name}:", "/control/reactions", body, place)
+        body = {**_at(message), "name": name, "user": user}
+        return await self._act(f"the reaction :{name}:", "/control/reactions", body, message)
 
     async def edit(self, on: Sent | Message, text: str) -> Sent:
         """Let a person edit their message. ``@surelane`` in the text is a mention. The replies are those since then."""
         message = _message(on)
-        body = {"channel": message.channel, "ts": message.ts, "user": message.user, "text": text}
-        edited = await self._act(
-            f"{text!r}", "/control/messages", body, self._channel(message.channel), "PUT"
-        )
+        body = {**_at(message), "user": message.user, "text": text}
+        edited = await self._act(f"{text!r}", "/control/messages", body, message, "PUT")
         return replace(edited, thread=message.thread_ts or message.ts, message=message, direct=None)
 
     async def delete(self, on: Sent | Message) -> Sent:
         """Let a person delete their message."""
         message = _message(on)
-        body = {"channel": message.channel, "ts": message.ts, "user": message.user}
-        place = self._channel(message.channel)
-        return await self._act("the deletion", "/control/messages", body, place, "DELETE")
+        body = {**_at(message), "user": message.user}
+        return await self._act("the deletion", "/control/messages", body, message, "DELETE")
 
     def messages(self, channel: str | None = None, *, user: str = "ada") -> list[Message]:
         """Return the messages of a channel, or those between a person and the bot, oldest first."""
-        direct = self.simulator.workspace.direct_messages(self._user(user))
-        return list((self._channel(channel) if channel else direct).messages.values())
+        return list((self._channel(channel) if channel else self._direct(user)).messages.values())
 
     def modal(self, user: str = "ada") -> JSON:
         """Return the modal that a person sees, as the bot opened or last updated it.
@@ -282,14 +267,19 @@ class Slack:
         root = message.thread_ts or message.ts
         return Sent(repr(text), place, message.ts, root, message, stories=self._stories)
 
-    async def _act(self, what: str, path: str, body: JSON, place: Channel, method: str = "POST") -> Sent:
+    async def _act(
+        self, what: str, path: str, body: JSON, place: Channel | Message, method: str = "POST"
+    ) -> Sent:
         ts = self.simulator.workspace.next_ts()
         answer = await self._client.request(method, path, body)
         await self._idle()
-        direct = (
-            self.simulator.workspace.direct_messages(self._user(body["user"])) if "user" in body else None
-        )
-        return Sent(what, place, ts, answer=answer, stories=self._stories, direct=direct)
+        room = self._channel(place.channel) if isinstance(place, Message) else place
+        direct = self._direct(body["user"]) if "user" in body else None
+        return Sent(what, room, ts, answer=answer, stories=self._stories, direct=direct)
+
+    def _direct(self, user: str) -> Channel:
+        """Return a person's direct messages with the bot."""
+        return self.simulator.workspace.direct_messages(self._user(user))
 
     def _user(self, name: str) -> str:
         user = self.simulator.workspace.user(name)
@@ -307,6 +297,10 @@ class Slack:
 def _message(on: Sent | Message) -> Message:
     """Return the message that a person wrote, or the bot's last reply to something else."""
     return on.message or _last(on) if isinstance(on, Sent) else on
+
+
+def _at(message: Message) -> JSON:
+    return {"channel": message.channel, "ts": message.ts}
 
 
 def _last(on: Sent | Message) -> Message:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane.slack import Place, place_of
+from surelane.text import shown_beside
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.context.person import PERSON, person_of
 from surelane_agents.context.thread import TURN, cut, looked_at, quoted
@@ -86,7 +87,8 @@ class Agent(Setup):
             await voice.say(ANEW)
             return {"answer": ANEW}
         said = await ctx.step(TURN, heard, event, ctx, voice.place)
-        text = cut(event.text, LONGEST_QUESTION)
+        beside = shown_beside(event.slack) if event.kind.startswith("slack.") else ""
+        text = cut("\n".join(filter(None, [event.text, beside])), LONGEST_QUESTION)
         asked = quoted(voice.place.user, text) + looked_at(event)
         references = await referred(event, said, ctx, last=last)
         settings = agent_settings()

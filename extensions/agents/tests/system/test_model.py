@@ -141,6 +141,19 @@ async def test_model_gets_what_people_typed_and_slack_gets_what_the_model_says(d
     assert own == "`a < b`: R&D <plan> for <@U0ADA>"
 
 
+async def test_model_gets_what_an_app_shows_in_attachments_and_what_is_forwarded(desk: Desk) -> None:
+    workspace, grace = desk.slack.simulator.workspace, desk.slack.user("grace").id
+    alert = [{"title": "DiskFull", "text": "db-1 &gt; 95%"}]
+    root = workspace.post(desk.slack.room(), "UALERTS", "", bot_id="BALERTS", attachments=alert)
+    share = {"is_share": True, "author_id": grace, "text": "It burns.", "from_url": "https://a.b/p1"}
+    desk.model.plans["alert"] = [says("So.")]
+    identity, _ = await desk.slack.mention("plan:alert Look!", thread_ts=root.ts, attachments=[share])
+    await desk.result(identity)
+    got = "\n".join(str(each["content"]) for each in desk.model.asked["alert"][0]["messages"])
+    assert "<@UALERTS>: DiskFull\ndb-1 > 95%" in got
+    assert f"Look!\n(Forwarded, by <@{grace}>:)\nIt burns." in got
+
+
 async def test_approved_tool_is_called(desk: Desk) -> None:
     several = ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e\u3164\ufe0f"})
     identity, asked = await desk.ask("approve", calls(*several, text=["I will deploy."]), says("Done."))

@@ -92,7 +92,7 @@ async def test_room_is_given_in_order_and_what_rests_makes_way() -> None:
     room.rest(second, 9)
     assert (room.resume(second), dropped) == (9, ["first"]), "who does not wait any more takes nothing"
     room.give(10)
-    await asyncio.wait_for(take(10), 10)
+    await asyncio.wait_for(take(10), 60)
 
 
 async def test_files_that_never_fit_are_refused_by_name_and_waiting_has_an_end(
@@ -118,7 +118,7 @@ async def test_files_that_never_fit_are_refused_by_name_and_waiting_has_an_end(
     async with other.beside([]):  # the resting ones make way
         pass
     other.close()
-    await asyncio.wait_for(room.take(20), 10)
+    await asyncio.wait_for(room.take(20), 60)
 
 
 @pytest.mark.parametrize("name", ["openai:any", "openai-chat:any", "ollama:any", "any"])

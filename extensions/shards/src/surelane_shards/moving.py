@@ -22,6 +22,8 @@ BLOCK = 1_000_000_000_000
 """Each installation numbers its events from a multiple of this on, so that no number means two events."""
 _PAUSE = 1.0
 """Seconds between looks at events that run."""
+_SOON = 0.1
+"""Seconds until locked events are freed."""
 _WITHIN = 600.0
 """Seconds for a statement that takes all rows."""
 _LIVE = """with recursive own as (
@@ -58,7 +60,8 @@ _ROWS = "select * from agent.{} where {}"
 _CHECKSUM = "select count(*), coalesce(sum(hashtextextended(moved::text, 0)), 0)::text from {} as moved"
 _TAKEN = """select came.id, there.id as there, coalesce(case when there.item_key = came.item_key then came.item_key end
 , came.dedupe_key) as key from {0}.event as came join agent.event as there on there.item_key = came.item_key
-or there.dedupe_key = came.dedupe_key and came.claimed = '{{}}' and there.claimed = '{{}}' limit 1"""
+or there.dedupe_key = came.dedupe_key and came.claimed = '{{}}' and there.claimed = '{{}}'
+where came.kind !~ '^(slack[.]|trigger-fire$)' or came.claimed <> '{{}}' and there.claimed <> '{{}}' limit 1"""
 
 Told = Callable[[str], None]
 """Is told what a move waits for."""
@@ -67,8 +70,8 @@ Told = Callable[[str], None]
 async def move(source: Connection, target: Connection, team: str, told: Told) -> Counter[str]:
     """Move a workspace. Return how many rows of each table went. Both connections are owners' of their installations.
 
-    The router must answer the workspace's requests with 503 meanwhile. What runs ends here first. What a move that was
-    interrupted has left is finished, and what came meanwhile follows.
+    The target holds the workspace's events meanwhile, also those that the router already passes there. What runs ends
+    first. What a move that was interrupted has left is finished, in either direction, and what came meanwhile follows.
 
     Raises:
         Conflict: another move is under way, or an event's number or key exists in the target. Nothing was moved.
@@ -89,11 +92,24 @@ async def move(source: Connection, target: Connection, team: str, told: Told) ->
     if versions[0] != versions[1]:
         raise InvalidInput(f"this schema is of release {versions[0]}, the target's of {versions[1]}")
     tables = await source.fetch("select name, condition from agent.moving_tables($1)", team)
-    moving = _Move(source, target, team, told, {row["name"]: row["condition"] for row in tables})
+    conditions = {row["name"]: row["condition"] for row in tables}
+    await _Move(target, source, team, told, conditions).finish_earlier()  # the workspace goes back
+    moving = _Move(source, target, team, told, conditions)
+    await hold(target, team, told)
     await moving.finish_earlier()
     while await moving.has_rows():
         await moving.once()
+    for each in (target, source):  # a move that was given up has held it here
+        while await each.fetchval("select agent.free_workspace($1)", team):  # noqa: ASYNC110 - rows
+            await asyncio.sleep(_SOON)
     return moving.moved
+
+
+async def hold(target: Connection, team: str, told: Told) -> None:
+    """Hold what a workspace has in an installation, and what comes, until a move to it has ended."""
+    while running := await target.fetchval("select agent.hold_workspace($1)", team):
+        told(f"waiting for {running} events that run there")
+        await asyncio.sleep(_PAUSE)
 
 
 class _Move:

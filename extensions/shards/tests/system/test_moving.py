@@ -15,7 +15,8 @@ from surelane.errors import Conflict, SurelaneError
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.doctor import Level, verify
-from surelane_shards.moving import BLOCK, move
+from surelane_shards.moving import BLOCK, hold, move
+from surelane_shards.placing import place, read_workspaces
 from tests.databases import Databases, Server
 from tests.sql import queue_steps as do
 from tests.sql.migrations import becomes, connected
@@ -192,7 +193,8 @@ async def _dump(connection: Connection) -> dict[str, list[Any]]:
     rows: dict[str, list[Any]] = {}
     for table in TABLES:
         found = await connection.fetch(
-            f"select (to_jsonb(e) - $1::text[])::text as row from agent.{table} as e order by 1",
+            "select (row - $1::text[] - case when (row ->> 'vt')::timestamptz <= now() then 'vt' else '' end)::text"
+            f" as row from (select to_jsonb(e) as row from agent.{table} as e) as e order by 1",
             ["id"] if table == "signal" else ["head", "lane"],
         )
         rows[table] = [row["row"] for row in found if "T0STAYS" not in row["row"]]
@@ -220,6 +222,102 @@ async def test_a_thread_keeps_its_order_also_behind_a_retry_and_what_came_there_
     assert tuple(retry) == ("b", True)
     assert [row["item_key"] for row in await claim(there, "slack.app_mention")] == ["Ev2", "Ev3"]
     assert await heads(there, f"{TEAM}:C1:1.1") == [await there.fetchval(FIRST)]
+
+
+def _said(key: str, ts: str, text: str = "hi", **more: Any) -> str:
+    """Return a mention in one thread of the workspace."""
+    given = envelope(key, channel="C1", ts=ts, event_ts=ts, thread_ts="1700000000.1", text=text, **more)
+    return given.replace('"T1"', f'"{TEAM}"')
+
+
+async def _handled(queue: Connection) -> list[tuple[str, str]]:
+    """Handle all that workers may claim. Return keys and kinds, in order."""
+    handled = []
+    while rows := await claim(queue, "slack.app_mention", "slack.message_changed", "noted", "trigger-fire"):
+        handled += [(row["item_key"], row["kind"].removeprefix("slack.")) for row in rows]
+        assert set(await complete(queue, *map(fence, rows))) == {"done"}
+    return handled
+
+
+MENTION, EARLY, MIDDLE, LATE = "app_mention", "1700000001.1", "1700000002.1", "1700000003.1"
+
+
+async def _meanwhile(source: Connection, target: Connection) -> None:
+    """Store what was there before a move, then what the target gets while it holds the workspace."""
+    await insert(source, _said("Ev0", "1700000000.1"))
+    assert await _handled(source) == [("Ev0", MENTION)]
+    await insert(source, _said("Ev2", MIDDLE))
+    await insert(source, _said("Ev1", EARLY))
+    fired = "select id from agent.fire_trigger('git', 'w1', $1)"
+    await source.fetchval(fired, json.dumps({"team_id": TEAM}))
+    await hold(target, TEAM, print)
+    edited = {"edited": {"user": "U1", "ts": "1700000009.1"}}
+    for key, ts, text, more in (
+        ("Ev3", LATE, "hi", {}),
+        ("Ev1", EARLY, "hi", {}),  # again
+        ("Ev0", "1700000000.1", "hi", {}),  # again, after its end
+        ("Ev4", MIDDLE, "hi", {}),  # again, under another id
+        ("Ev5", EARLY, "more", edited),
+    ):
+        await insert(target, _said(key, ts, text, **more))
+    batch = [_said("Ev6", "1700000004.1"), _said("Ev3", LATE)]
+    await target.fetch("select * from agent.insert_events($1)", batch)
+    await target.fetchval(fired, json.dumps({"team_id": TEAM}))
+    await enqueue(target, "noted", {"team_id": TEAM})
+    assert await _handled(target) == [], "what came is held"
+    why = "select array_agg(distinct (agent.why_waiting(id)).reason) from agent.event where head"
+    assert await target.fetchval(why) == ["arriving"]
+    assert [each for each in await verify(target) if each.level is Level.PROBLEM] == []
+    await target.execute("update agent.arriving set since = since - interval '2 hours'")
+    assert [each.check for each in await verify(target) if each.level is Level.PROBLEM] == ["arrivals"]
+    stays = await enqueue(target, "noted", {"team_id": "T0STAYS"})
+    assert [row["id"] for row in await claim(target, "noted")] == [stays], "others' events are not"
+
+
+async def _all_once(queue: Connection) -> None:
+    """Check that each was handled once, and those of the thread in order."""
+    handled = await _handled(queue)
+    thread = [key for key, kind in handled if kind == MENTION]
+    assert thread == ["Ev1", "Ev2", "Ev3", "Ev6"]
+    assert sorted(kind for _, kind in handled if kind != MENTION) == [
+        "message_changed",
+        "noted",
+        "trigger-fire",
+    ]
+    assert not await queue.fetchval("select exists (select from agent.event where claimed_by is null)")
+
+
+@pytest.mark.parametrize("after", [MANY, 12, 78, 82, 83, 85], ids=lambda after: f"after {after}")
+async def test_what_comes_to_the_target_meanwhile_is_held_also_if_the_move_goes_back(
+    uris: list[str], both: list[Connection], after: int
+) -> None:
+    here, there = both
+    await _meanwhile(here, there)
+    if await _sent(uris, after) == after:  # interrupted
+        await hold(here, TEAM, print)
+        await move(there, here, TEAM, print)
+        here, there = there, here
+    await _all_once(there)
+    assert not await here.fetchval("select exists (select from agent.event where claimed_by is null)")
+    for each in both:
+        assert not await each.fetchval("select exists (select from agent.arriving)")
+        again = await insert(each, _said("Ev7", "1700000005.1"))
+        assert [row["id"] for row in await claim(each, "slack.app_mention")] == [again], (
+            "it is held no longer"
+        )
+
+
+async def test_new_workspaces_go_where_the_fewest_are(uris: list[str], both: list[Connection]) -> None:
+    columns = "insert into agent.installation (enterprise_wide, owner_id, details, sealed)"
+    for team in ("T1", "T2", "T3", "T3 docs"):
+        await both[0].execute(f"{columns} values (false, $1, '{{}}', '')", team)
+    shards = dict(zip(("alpha", "beta"), uris, strict=True))
+    has = await read_workspaces(shards)
+    assert {name: sorted(teams) for name, teams in has.items()} == {"alpha": ["T1", "T2", "T3"], "beta": []}
+    assert list(place(has, {"T1"})) == [("T2", "alpha", "beta"), ("T3", "alpha", "alpha")]
+    given = " ".join(f"{name}={uri}" for name, uri in shards.items())
+    placed = await Command("")("workspaces", "place", SURELANE_SHARDS=given)
+    assert placed.out == "T1 alpha beta\nT2 alpha alpha\nT3 alpha alpha\n"
 
 
 async def test_a_move_names_a_key_that_is_live_there(uris: list[str], both: list[Connection]) -> None:

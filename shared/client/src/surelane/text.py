@@ -7,7 +7,6 @@ a channel or a group. A reference keeps its id here: a tool may need it, and Sla
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from surelane.slack import Payload, edited_message, inner_event, object_in, text_in
 
@@ -34,6 +33,11 @@ _RICH = {
     "emoji": ":{name}:",
 }
 """How elements of rich text are written in a text."""
+_SHOWN = (
+    *("pretext", "author_name", "title", "title_link", "text", "url"),
+    *("fields", "elements", "accessory", "rows", "blocks"),
+)
+"""Where blocks and attachments have what they show."""
 _SCHEME = re.compile(r"(https?://|mailto:|tel:)", re.IGNORECASE)
 
 
@@ -97,20 +101,49 @@ def text_of(message: Payload) -> str:
     return typed(text) if text else "\n".join(_blocks(message.get("blocks")))
 
 
+def shown_beside(message: Payload) -> str:
+    """Return what a message shows beside its text: what an app put in blocks and attachments, and what was forwarded.
+
+    What Slack shows of links, such as a preview, is left out.
+    """
+    said, by_app = text_of(message), message.get("bot_id") is not None
+    blocks = [each for each in _objects(message.get("blocks")) if by_app or each.get("type") != "rich_text"]
+    beside = list(_parts(blocks))
+    for each in _objects(message.get("attachments")):
+        if each.get("is_share") is True:
+            author = text_in(each.get("author_id"))
+            whose = f"<@{author}>" if author else text_in(each.get("author_name")) or "somebody"
+            beside.append("\n".join([f"(Forwarded, by {whose}:)", *_parts(each | {"author_name": None})]))
+        elif not (each.get("from_url") or each.get("original_url")):
+            beside += list(_parts(each)) or [typed(text_in(each.get("fallback")) or "")]
+    known = {"", said, *said.split("\n")}
+    return "\n".join(part for part in dict.fromkeys(beside) if part.strip() not in known)
+
+
+def _parts(part: object) -> Iterable[str]:
+    """Yield the texts of blocks and attachments, as deep as they are."""
+    given = object_in(part)
+    if given.get("type") == "rich_text":
+        yield from _blocks([given])
+        return
+    named = _SHOWN if "type" in given else (*_SHOWN, "value")  # the value of a button is none for people
+    for each in part if isinstance(part, list) else map(given.get, named):
+        yield from [typed(each)] if isinstance(each, str) else _parts(each) if each else ()
+
+
+def _objects(given: object) -> list[Payload]:
+    return list(map(object_in, given)) if isinstance(given, list) else []
+
+
 def _blocks(blocks: object) -> Iterable[str]:
-    for block in map(object_in, blocks if isinstance(blocks, list) else ()):
+    for block in _objects(blocks):
         if block.get("type") == "rich_text":
-            yield from (_rich(each) for each in map(object_in, _elements(block)))
-
-
-def _elements(holder: Payload) -> list[Any]:
-    found = holder.get("elements")
-    return found if isinstance(found, list) else []
+            yield from map(_rich, _objects(block.get("elements")))
 
 
 def _rich(element: Payload) -> str:
     """Return an element of rich text, with what it holds."""
-    kind, parts = element.get("type"), [_rich(each) for each in map(object_in, _elements(element))]
+    kind, parts = element.get("type"), list(map(_rich, _objects(element.get("elements"))))
     if kind == "rich_text_list":
         return "\n".join(f"• {part}" for part in parts)
     if kind == "rich_text_quote":

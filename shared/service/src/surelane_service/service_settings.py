@@ -33,6 +33,8 @@ from surelane_service.manifest import MANIFEST, found_manifest
 
 OURS = "SURELANE_"
 """How the names of our own settings begin."""
+AS_GIVEN: dict[str, str] = {}
+"""The environment before `surelane dev` added its own variables, which would hide that one of them is misspelled."""
 _logger = get_logger(__name__)
 _HOST = frozenset(string.ascii_lowercase + string.digits + "-._:")
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -260,7 +262,7 @@ def _nearest(name: str, known: Collection[str]) -> list[str]:
 
 def warn_of_misspelled(kind: type[BaseSettings]) -> None:
     """Log a line for each variable that looks like a misspelled setting."""
-    for name, meant in misspelled(kind).items():
+    for name, meant in misspelled(kind, AS_GIVEN or os.environ).items():
         _logger.warning("there is no such setting", name=name, nearest=meant)
 
 

@@ -49,9 +49,7 @@ def _start_thread(act: Act[Home], user: str) -> None:
     """Start an assistant's thread, with the message that Slack posts as its root."""
     workspace = act.workspace
     direct = workspace.direct_messages(user)
-    root = workspace.post(
-        direct, workspace.bot.id, "New Assistant Thread", by_app=True, subtype="assistant_app_thread"
-    )
+    root = workspace.speak(direct, "New Assistant Thread", subtype="assistant_app_thread")
     workspace.assistant_threads[user] = root.ts
     entities = workspace.looked_at.get(user, {}).get("entities", ())
     _tell_thread(act, STARTED, user, root.ts, next((each["value"] for each in entities), None))

@@ -135,35 +135,22 @@ async def entity(act: Act[Entity]) -> JSON:
     found = next((each["entity"] for each in message.attachments if each.get("from_url") == url), None)
     if found is None:
         raise BadRequestError("the app shows no such entity there")
-    event = act.event(
-        "entity_details_requested",
-        user=user.id,
-        external_ref=found["external_ref"],
-        entity_url=found["url"],
-        link=next(link for link in links_of(act.workspace, message.text) if link["url"] == url),
-        app_unfurl_url=url,
-        trigger_id=act.simulator.interactions.new_trigger(user.id),
-        user_locale="en-US",
-        channel=message.channel,
-        message_ts=message.ts,
-    )
-    return {"event": event}
+    link = next(link for link in links_of(act.workspace, message.text) if link["url"] == url)
+    asked: JSON = {"external_ref": found["external_ref"], "entity_url": found["url"], "app_unfurl_url": url}
+    asked |= {"user": user.id, "link": link, "trigger_id": act.simulator.interactions.new_trigger(user.id)}
+    asked |= {"user_locale": "en-US", "channel": message.channel, "message_ts": message.ts}
+    return {"event": act.event("entity_details_requested", **asked)}
 
 
 async def run(act: Act[FunctionInput]) -> JSON:
     """Run a function of the app, as a workflow does. The app hears ``function_executed``."""
     workspace, name = act.workspace, act.asked.callback_id
     execution = act.simulator.executions.start(new_id("Fx"), workspace.team_id, name)
-    function = {"id": new_id("Fn"), "callback_id": name, "title": name, "type": "app"}
-    event = act.event(
-        "function_executed",
-        function={**function, "input_parameters": [], "output_parameters": [], "app_id": workspace.app_id},
-        inputs=act.asked.inputs,
-        function_execution_id=execution.id,
-        workflow_execution_id=new_id("Wx"),
-        bot_access_token=execution.token,
-    )
-    return {"event": event, "execution": execution.id}
+    function: JSON = {"id": new_id("Fn"), "callback_id": name, "title": name, "type": "app"}
+    function |= {"input_parameters": [], "output_parameters": [], "app_id": workspace.app_id}
+    ids = {"function_execution_id": execution.id, "workflow_execution_id": new_id("Wx")}
+    given = {"function": function, "inputs": act.asked.inputs, "bot_access_token": execution.token}
+    return {"event": act.event("function_executed", **ids, **given), "execution": execution.id}
 
 
 async def show_run(act: Act[None]) -> JSON:

@@ -17,6 +17,13 @@ class Input(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ByPerson(Input):
+    """What a person does."""
+
+    user: str | None = None
+    """By name or id; by default the workspace's first person."""
+
+
 class Attachment(Input):
     """A file that a person attaches to a message."""
 
@@ -27,13 +34,12 @@ class Attachment(Input):
     """What the event says of it. If not ``visible``, it has the file's id alone, as of another organization's."""
 
 
-class MessageInput(Input):
+class MessageInput(ByPerson):
     """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
 
     text: Annotated[str, Field(max_length=40_000)]
     """It may be empty only beside a mention or files."""
     channel: str = "general"
-    user: str | None = None
     bot: Text | None = None
     """The name of another app's bot that writes in place of a person."""
     workflow: Text | None = None
@@ -54,12 +60,11 @@ class MessageInput(Input):
     """Wait with the answer until the app has answered each event once."""
 
 
-class Pointed(Input):
+class Pointed(ByPerson):
     """A reference to a message."""
 
     channel: str
     ts: str
-    user: str | None = None
 
 
 class Entity(Pointed):
@@ -81,13 +86,12 @@ class Rewrite(Pointed):
     text: Text
 
 
-class Placed(Input):
+class Placed(ByPerson):
     """A reference to a button or input: in a message, or in the view ``view_id``."""
 
     channel: str = ""
     ts: str = ""
     view_id: str = ""
-    user: str | None = None
     action_id: str
     block_id: str | None = None
     """Needed only if two blocks have the same ``action_id``."""
@@ -108,11 +112,10 @@ class Typed(Placed):
     query: str = ""
 
 
-class ShortcutInput(Input):
+class ShortcutInput(ByPerson):
     """The use of a shortcut. A ``ts`` names the message of a message's shortcut."""
 
     callback_id: Text
-    user: str | None = None
     channel: str = "general"
     ts: str = ""
 
@@ -124,37 +127,33 @@ class FunctionInput(Input):
     inputs: dict[str, Any] = Field(default_factory=dict)
 
 
-class Home(Input):
+class Home(ByPerson):
     """The opening of a tab of the app's *Home*."""
 
-    user: str | None = None
     tab: Literal["home", "messages"] = "home"
 
 
-class Look(Input):
+class Look(ByPerson):
     """A change of what a person is looking at while the app is open beside it."""
 
     channel: str
-    user: str | None = None
     thread_ts: str = ""
     """The thread of an app with the older assistant view."""
 
 
-class Stop(Input):
+class Stop(ByPerson):
     """A press of the *Stop* that Slack shows while an agent's session is ``processing``."""
 
     channel: str
     thread_ts: str
-    user: str | None = None
 
 
-class CommandInput(Input):
+class CommandInput(ByPerson):
     """A call of a slash command."""
 
     command: Annotated[str, Field(pattern=r"^/\S+$")]
     text: str = ""
     channel: str = "general"
-    user: str | None = None
 
 
 class Submission(Input):
@@ -175,6 +174,12 @@ class Joining(Input):
     """A user who joins a channel."""
 
     user: str
+
+
+class Problem(Input):
+    """Why the app answers nothing; empty: it can."""
+
+    text: str
 
 
 class Mention(Input):

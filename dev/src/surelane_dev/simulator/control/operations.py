@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from surelane_dev.simulator.control.acts import SIMULATOR, Act, BadRequestError, channel_named
-from surelane_dev.simulator.control.inputs import DisconnectInput
+from surelane_dev.simulator.control.inputs import DisconnectInput, Problem
 from surelane_dev.simulator.faults import Fault
 from surelane_dev.simulator.posting.delivery import Delivery, delivery_json
 from surelane_dev.simulator.simulator import Simulator
@@ -54,8 +54,16 @@ async def state(act: Act[None]) -> JSON:
         "methods": sorted(METHODS),
         "ingest_url": simulator.settings.ingest_url,
         "posting": simulator.settings.posting,
+        "problem": simulator.problem,
         "has_queue": simulator.settings.queue_database_url is not None,
     }
+
+
+async def show_problem(act: Act[Problem]) -> JSON:
+    """Show on every page why the app answers nothing."""
+    act.simulator.problem = act.asked.text
+    act.simulator.feed.publish("problem", {"text": act.asked.text})
+    return {}
 
 
 async def feed(request: web.Request) -> web.StreamResponse:

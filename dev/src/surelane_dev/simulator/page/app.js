@@ -102,6 +102,8 @@ function render() {
   $("channel-name").textContent = channel.is_im ? store.bot.real_name : `# ${channel.name}`;
   $("channel-topic").textContent = channel.is_im ? "Direct messages with the app" : channel.topic.value;
   $("not-posting").hidden = store.posting;
+  $("problem").hidden = !store.problem;
+  setText("problem", store.problem && `${store.problem}. Save a change of the code.`);
   $("not-installed").hidden = installed;
   setText("not-installed-name", name);
   $("install").href = install_url;

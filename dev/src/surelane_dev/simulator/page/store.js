@@ -24,6 +24,7 @@ export const store = {
   methods: [],
   hasQueue: false,
   posting: true,
+  problem: "",
   ingestUrl: "",
   user: null,
   channel: null,
@@ -173,6 +174,7 @@ function show(state) {
     methods: state.methods,
     hasQueue: state.has_queue,
     posting: state.posting,
+    problem: state.problem,
     ingestUrl: state.ingest_url,
     users: new Map(state.users.map((user) => [user.id, user])),
     channels: new Map(state.channels.map((channel) => [channel.id, channel])),
@@ -198,6 +200,9 @@ const take = {
   },
   faults: (item) => {
     store.faults = item.faults;
+  },
+  problem: (item) => {
+    store.problem = item.text;
   },
   workspaces: (item) => {
     store.workspaces = item.workspaces;

@@ -14,6 +14,7 @@ from surelane_dev.simulator.workspace.model import JSON
 PATH = "/slack/events"
 """Where the app takes everything: events, commands and interactions."""
 
+FORM = "application/x-www-form-urlencoded"
 State = Literal["held", "sending", "retrying", "delivered", "failed"]
 
 
@@ -97,11 +98,8 @@ def _address(envelope: JSON) -> str:
 def form_delivery(kind: str, trigger_id: str | None, form: Mapping[str, str], team_id: str) -> Delivery:
     """Return the delivery of a slash command or an interaction. It has no event id, but mostly a trigger id."""
     key = hashlib.sha256(trigger_id.encode()).hexdigest() if trigger_id else None
-    identity, sort = (
-        f"trigger:{key}" if key else f"interaction:{uuid4().hex}",
-        "application/x-www-form-urlencoded",
-    )
-    return Delivery(identity, kind, sort, urlencode(form).encode(), team_id=team_id)
+    identity = f"trigger:{key}" if key else f"interaction:{uuid4().hex}"
+    return Delivery(identity, kind, FORM, urlencode(form).encode(), team_id=team_id)
 
 
 def delivery_json(delivery: Delivery) -> JSON:

@@ -57,20 +57,12 @@ def envelope(workspace: Workspace, inner: JSON, *, wide: bool = False) -> JSON:
     channel = workspace.channels.get(inner.get("channel") or inner.get("item", {}).get("channel"))
     authorization: JSON = {"enterprise_id": workspace.enterprise_id, "team_id": workspace.team_id}
     authorization |= {"user_id": workspace.bot.id, "is_bot": True, "is_enterprise_install": wide}
-    return {
-        "token": "simulated-verification-token",
-        "team_id": inner.get("user_team") or workspace.team_id,
-        "context_team_id": workspace.team_id,
-        "context_enterprise_id": workspace.enterprise_id,
-        "api_app_id": workspace.app_id,
-        "event": inner,
-        "type": "event_callback",
-        "event_id": new_id("Ev"),
-        "event_time": int(float(inner["event_ts"])),
-        "authorizations": [authorization],
-        "is_ext_shared_channel": channel is not None and channel.shared,
-        "event_context": _event_context(workspace, inner),
-    }
+    outer: JSON = {"token": "simulated-verification-token", "type": "event_callback", "event": inner}
+    outer |= {"team_id": inner.get("user_team") or workspace.team_id, "context_team_id": workspace.team_id}
+    outer |= {"context_enterprise_id": workspace.enterprise_id, "api_app_id": workspace.app_id}
+    outer |= {"event_id": new_id("Ev"), "event_time": int(float(inner["event_ts"]))}
+    outer |= {"authorizations": [authorization], "event_context": _event_context(workspace, inner)}
+    return outer | {"is_ext_shared_channel": channel is not None and channel.shared}
 
 
 def rich_text(text: str) -> list[JSON]:
@@ -120,16 +112,14 @@ def _posted(workspace: Workspace, message: Message, subscriptions: Collection[st
     links = [] if message.by_app else links_of(workspace, message.text)
     if links and "link_shared" in subscriptions:
         where = {"channel": channel.id, "message_ts": message.ts, "thread_ts": message.thread_ts}
-        unfurl_id = f"{channel.id}:{message.ts}-{new_id('')}"
-        yield present(where) | {
+        shared = {
             "type": "link_shared",
             "user": message.user,
             "links": links,
-            "unfurl_id": unfurl_id,
-            "is_bot_user_member": workspace.bot.id in channel.members,
             "source": "conversations_history",
-            "event_ts": workspace.next_ts(),
         }
+        shared |= {"unfurl_id": f"{channel.id}:{message.ts}-{new_id('')}", "event_ts": workspace.next_ts()}
+        yield present(where) | shared | {"is_bot_user_member": workspace.bot.id in channel.members}
 
 
 def _mentioned(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> bool:
@@ -185,14 +175,9 @@ def _reacted(
 ) -> Iterator[JSON]:
     kind = "reaction_added" if added else "reaction_removed"
     if kind in subscriptions and workspace.bot.id in workspace.channels[message.channel].members:
-        yield {
-            "type": kind,
-            "user": user,
-            "reaction": name,
-            "item": {"type": "message", "channel": message.channel, "ts": message.ts},
-            "item_user": message.user,
-            "event_ts": workspace.next_ts(),
-        }
+        item = {"type": "message", "channel": message.channel, "ts": message.ts}
+        event = {"type": kind, "user": user, "reaction": name, "item": item, "item_user": message.user}
+        yield event | {"event_ts": workspace.next_ts()}
 
 
 def _channel_type(channel: Channel) -> str:

@@ -40,25 +40,18 @@ class Payloads:
 
     def message_action(self, callback_id: str, message: Message) -> JSON:
         """Return the payload of a message's shortcut."""
-        channel = self.workspace.channels[message.channel]
-        return {
-            **self._payload("message_action"),
-            **self._called(callback_id),
+        payload = self._payload("message_action") | self._called(callback_id) | self._shown(message)
+        payload |= {
             "trigger_id": self._trigger(),
-            "response_url": self._response_url(channel.id, message.ts),
-            "channel": {"id": channel.id, "name": _name(channel)},
-            "message_ts": message.ts,
-            "message": message_json(self.workspace, message),
+            "response_url": self._response_url(message.channel, message.ts),
         }
+        return payload | {"message_ts": message.ts}
 
     def action(self, place: Message | View, action: JSON, state: JSON | None = None) -> JSON:
         """Return the payload for a used button or menu of a message, a modal or the *Home* tab."""
         channel, state = "" if isinstance(place, View) else place.channel, state or {"values": {}}
-        payload = self._payload("block_actions") | {
-            "trigger_id": self._trigger(),
-            "actions": [action | {"action_ts": self.workspace.next_ts()}],
-            **self._where(place, state),
-        }
+        done = {"trigger_id": self._trigger(), "actions": [action | {"action_ts": self.workspace.next_ts()}]}
+        payload = self._payload("block_actions") | done | self._where(place, state)
         if isinstance(place, View):
             return payload
         return payload | {"state": state, "response_url": self._response_url(channel, place.ts)}
@@ -81,15 +74,10 @@ class Payloads:
         """Return what all have. ``team`` is the person's, also in a view or message of this workspace's app."""
         user, found = self.user, self.workspace.member(self.user.id)
         home = found[0] if found else self.workspace
-        return {
-            "type": kind,
-            "user": {"id": user.id, "username": user.name, "name": user.name, "team_id": home.team_id},
-            "api_app_id": self.workspace.app_id,
-            "token": VERIFICATION,
-            "team": {"id": home.team_id, "domain": _domain(home)},
-            "enterprise": enterprise_json(home),
-            "is_enterprise_install": False,
-        }
+        person = {"id": user.id, "username": user.name, "name": user.name, "team_id": home.team_id}
+        payload: JSON = {"type": kind, "user": person, "api_app_id": self.workspace.app_id}
+        payload |= {"token": VERIFICATION, "team": {"id": home.team_id, "domain": _domain(home)}}
+        return payload | {"enterprise": enterprise_json(home), "is_enterprise_install": False}
 
     def _called(self, callback_id: str) -> JSON:
         return {"callback_id": callback_id, "action_ts": self.workspace.next_ts()}
@@ -112,16 +100,17 @@ class Payloads:
 
     def _where(self, place: Message | View, state: JSON) -> JSON:
         if isinstance(place, View):
-            container = {"type": "view", "view_id": place.id}
-            return {"container": container, "view": place.content | {"state": state}}
-        channel = self.workspace.channels[place.channel]
-        container = {"type": "message", "message_ts": place.ts, "channel_id": channel.id}
+            shown = {"type": "view", "view_id": place.id}
+            return {"container": shown, "view": place.content | {"state": state}}
+        container: JSON = {"type": "message", "message_ts": place.ts, "channel_id": place.channel}
         thread = {"thread_ts": place.thread_ts} if place.thread_ts else {}
-        return {
-            "container": {**container, "is_ephemeral": place.visible_to is not None, **thread},
-            "channel": {"id": channel.id, "name": _name(channel)},
-            "message": message_json(self.workspace, place),
-        }
+        container |= {"is_ephemeral": place.visible_to is not None, **thread}
+        return {"container": container, **self._shown(place)}
+
+    def _shown(self, message: Message) -> JSON:
+        channel = self.workspace.channels[message.channel]
+        place = {"id": channel.id, "name": _name(channel)}
+        return {"channel": place, "message": message_json(self.workspace, message)}
 
 
 def _name(channel: Channel) -> str:

@@ -80,17 +80,10 @@ def search(call: MethodCall) -> JSON:
 
 def _found(call: MethodCall, message: Message, channel: Channel) -> JSON:
     known = call.workspace.member(message.user)
-    return {
-        "author_name": known[1].real_name if known else "",
-        "author_user_id": message.user,
-        "team_id": call.workspace.team_id,
-        "channel_id": channel.id,
-        "channel_name": channel.name,
-        "message_ts": message.ts,
-        "content": message.text,
-        "is_author_bot": message.by_app,
-        "permalink": call.permalink(message),
-    }
+    found: JSON = {"author_name": known[1].real_name if known else "", "author_user_id": message.user}
+    found |= {"team_id": call.workspace.team_id, "channel_id": channel.id, "channel_name": channel.name}
+    found |= {"message_ts": message.ts, "content": message.text, "is_author_bot": message.by_app}
+    return found | {"permalink": call.permalink(message)}
 
 
 def _title(call: MethodCall) -> str:

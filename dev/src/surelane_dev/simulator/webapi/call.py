@@ -34,9 +34,8 @@ class ApiError(Exception):
 
 def invalid_arguments(*problems: str) -> ApiError:
     """Return the error for missing or wrong arguments, with one line for each."""
-    return ApiError(
-        "invalid_arguments", response_metadata={"messages": [f"[ERROR] {problem}" for problem in problems]}
-    )
+    lines = [f"[ERROR] {problem}" for problem in problems]
+    return ApiError("invalid_arguments", response_metadata={"messages": lines})
 
 
 def invalid_blocks(*problems: str) -> ApiError:

@@ -24,16 +24,8 @@ def post_message(call: MethodCall) -> JSON:
     thread_ts = thread_of(call, channel)
     metadata = metadata_of(call)
     broadcast = thread_ts is not None and call.flag("reply_broadcast")
-    message = call.workspace.post(
-        channel,
-        call.workspace.bot.id,
-        **content,
-        by_app=True,
-        thread_ts=thread_ts,
-        metadata=metadata,
-        username=call.text("username") or None,
-        subtype="thread_broadcast" if broadcast else None,
-    )
+    more = {"username": call.text("username") or None, "subtype": "thread_broadcast" if broadcast else None}
+    message = call.workspace.speak(channel, **content, **more, thread_ts=thread_ts, metadata=metadata)
     shape = message_json(call.workspace, message, metadata=True)
     return {"channel": channel.id, "ts": message.ts, "message": shape}
 
@@ -68,15 +60,8 @@ def post_ephemeral(call: MethodCall) -> JSON:
     if user is None or user.id not in channel.members:
         raise ApiError("user_not_in_channel")
     content = content_of(call)
-    message = call.workspace.post(
-        channel,
-        call.workspace.bot.id,
-        **content,
-        by_app=True,
-        visible_to=user.id,
-        thread_ts=thread_of(call, channel),
-    )
-    return {"message_ts": message.ts}
+    place = {"visible_to": user.id, "thread_ts": thread_of(call, channel)}
+    return {"message_ts": call.workspace.speak(channel, **content, **place).ts}
 
 
 def get_permalink(call: MethodCall) -> JSON:

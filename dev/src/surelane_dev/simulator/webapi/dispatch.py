@@ -188,9 +188,8 @@ def _check_token(token: str | None, prefix: str) -> None:
 
 
 def _rate_limited(retry_after: int) -> tuple[web.Response, str | None]:
-    return _response(
-        {"ok": False, "error": "ratelimited"}, status=429, headers={"Retry-After": str(retry_after)}
-    )
+    refused, headers = {"ok": False, "error": "ratelimited"}, {"Retry-After": str(retry_after)}
+    return _response(refused, status=429, headers=headers)
 
 
 def _response(

@@ -39,14 +39,8 @@ def complete_upload(call: MethodCall) -> JSON:
     where = call.text("channel_id") or call.text("channels").partition(",")[0]
     if where:
         channel = replace(call, arguments={"channel": where}).joined_channel()
-        call.workspace.post(
-            channel,
-            call.workspace.bot.id,
-            call.text("initial_comment"),
-            by_app=True,
-            files=shapes,
-            thread_ts=thread_of(call, channel),
-        )
+        text, thread_ts = call.text("initial_comment"), thread_of(call, channel)
+        call.workspace.speak(channel, text, files=shapes, thread_ts=thread_ts)
     return {"files": shapes}
 
 

@@ -1,6 +1,7 @@
 """List the methods of the Web API. The rate limits are those of Slack's pages on each method."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from surelane_dev.simulator.webapi import (
     apps,
@@ -19,13 +20,14 @@ from surelane_dev.simulator.webapi import (
 )
 from surelane_dev.simulator.webapi.call import Method
 
+_form = partial(Method, reads_json=False)
 _FUNCTION, _VIEW = "function_execution_id", ("trigger_id", "view")
 
 METHODS: Mapping[str, Method] = {
     "chat.postMessage": Method(chat.post_message, ("channel",), "chat:write", 300),
     "chat.update": Method(chat.update, ("channel", "ts"), "chat:write", 50),
     "chat.delete": Method(chat.delete, ("channel", "ts"), "chat:write", 50),
-    "chat.getPermalink": Method(chat.get_permalink, ("channel", "message_ts"), None, 600, reads_json=False),
+    "chat.getPermalink": _form(chat.get_permalink, ("channel", "message_ts"), None, 600),
     "chat.postEphemeral": Method(chat.post_ephemeral, ("channel", "user"), "chat:write", 100),
     "chat.scheduleMessage": Method(scheduled.schedule, ("channel", "post_at"), "chat:write", 50),
     "chat.deleteScheduledMessage": Method(
@@ -41,34 +43,26 @@ METHODS: Mapping[str, Method] = {
     "functions.completeError": Method(functions.complete_error, (_FUNCTION, "error"), None, 50),
     "reactions.add": Method(reactions.add, ("channel", "timestamp", "name"), "reactions:write", 50),
     "reactions.remove": Method(reactions.remove, ("name",), "reactions:write"),
-    "reactions.get": Method(reactions.get, (), "reactions:read", 50, reads_json=False),
-    "conversations.replies": Method(
-        conversations.replies, ("channel", "ts"), "channels:history", 50, reads_json=False
-    ),
-    "conversations.history": Method(
-        conversations.history, ("channel",), "channels:history", 50, reads_json=False
-    ),
-    "conversations.info": Method(conversations.info, ("channel",), "channels:read", 50, reads_json=False),
-    "conversations.list": Method(conversations.list_channels, (), "channels:read", reads_json=False),
-    "conversations.members": Method(users.members, ("channel",), "channels:read", 100, reads_json=False),
+    "reactions.get": _form(reactions.get, (), "reactions:read", 50),
+    "conversations.replies": _form(conversations.replies, ("channel", "ts"), "channels:history", 50),
+    "conversations.history": _form(conversations.history, ("channel",), "channels:history", 50),
+    "conversations.info": _form(conversations.info, ("channel",), "channels:read", 50),
+    "conversations.list": _form(conversations.list_channels, (), "channels:read"),
+    "conversations.members": _form(users.members, ("channel",), "channels:read", 100),
     "conversations.join": Method(conversations.join, ("channel",), "channels:join", 50),
     "conversations.open": Method(conversations.open_conversation, (), "im:write", 50),
     "conversations.mark": Method(pins.mark, ("channel", "ts"), "channels:manage", 50),
     "auth.test": Method(users.auth_test, per_minute=600, takes_user_token=True),
     "api.test": Method(users.api_test, per_minute=100, needs_token=False),
-    "users.info": Method(users.info, ("user",), "users:read", 100, reads_json=False),
-    "users.lookupByEmail": Method(
-        users.lookup_by_email, ("email",), "users:read.email", 50, reads_json=False
-    ),
-    "users.list": Method(users.list_users, (), "users:read", reads_json=False),
-    "users.conversations": Method(users.conversations, (), "channels:read", 50, reads_json=False),
-    "users.profile.get": Method(users.profile, (), "users.profile:read", 100, reads_json=False),
-    "bots.info": Method(users.bot_info, (), "users:read", 50, reads_json=False),
-    "team.info": Method(users.team_info, (), "team:read", 50, reads_json=False),
-    "usergroups.list": Method(users.groups, (), "usergroups:read", reads_json=False),
-    "usergroups.users.list": Method(
-        users.users_of_group, ("usergroup",), "usergroups:read", reads_json=False
-    ),
+    "users.info": _form(users.info, ("user",), "users:read", 100),
+    "users.lookupByEmail": _form(users.lookup_by_email, ("email",), "users:read.email", 50),
+    "users.list": _form(users.list_users, (), "users:read"),
+    "users.conversations": _form(users.conversations, (), "channels:read", 50),
+    "users.profile.get": _form(users.profile, (), "users.profile:read", 100),
+    "bots.info": _form(users.bot_info, (), "users:read", 50),
+    "team.info": _form(users.team_info, (), "team:read", 50),
+    "usergroups.list": _form(users.groups, (), "usergroups:read"),
+    "usergroups.users.list": _form(users.users_of_group, ("usergroup",), "usergroups:read"),
     "assistant.search.context": Method(assistant.search, ("query",), "search:read.public", 10),
     "assistant.threads.setStatus": Method(
         assistant.set_status, ("channel_id", "thread_ts", "status"), "chat:write", None
@@ -87,26 +81,20 @@ METHODS: Mapping[str, Method] = {
     "views.push": Method(views.push_view, _VIEW, None, 100),
     "views.update": Method(views.update_view, ("view",), None, 100),
     "views.publish": Method(views.publish_view, ("user_id", "view"), None, 100),
-    "files.info": Method(files.info, ("file",), "files:read", 100, reads_json=False),
-    "files.getUploadURLExternal": Method(
-        files.get_upload_url, ("filename", "length"), "files:write", 100, reads_json=False
-    ),
+    "files.info": _form(files.info, ("file",), "files:read", 100),
+    "files.getUploadURLExternal": _form(files.get_upload_url, ("filename", "length"), "files:write", 100),
     "files.completeUploadExternal": Method(files.complete_upload, ("files",), "files:write", 100),
     "pins.add": Method(pins.pin, ("channel",), "pins:write"),
     "pins.remove": Method(pins.unpin, ("channel",), "pins:write"),
-    "pins.list": Method(pins.list_pins, ("channel",), "pins:read", reads_json=False),
+    "pins.list": _form(pins.list_pins, ("channel",), "pins:read"),
     "bookmarks.add": Method(pins.add_bookmark, ("channel_id", "title", "type"), "bookmarks:write"),
     "bookmarks.edit": Method(pins.edit_bookmark, ("bookmark_id", "channel_id"), "bookmarks:write"),
     "bookmarks.remove": Method(pins.remove_bookmark, ("bookmark_id", "channel_id"), "bookmarks:write"),
     "bookmarks.list": Method(pins.list_bookmarks, ("channel_id",), "bookmarks:read", 50),
-    "oauth.v2.access": Method(apps.access, per_minute=100, needs_token=False, reads_json=False),
-    "openid.connect.token": Method(apps.sign_in, per_minute=100, needs_token=False, reads_json=False),
-    "openid.connect.userInfo": Method(
-        apps.user_info, per_minute=100, reads_json=False, takes_user_token=True
-    ),
-    "auth.revoke": Method(apps.revoke, per_minute=50, reads_json=False, takes_user_token=True),
-    "apps.uninstall": Method(
-        apps.uninstall, ("client_id", "client_secret"), None, 1, reads_json=False, takes_user_token=True
-    ),
+    "oauth.v2.access": _form(apps.access, per_minute=100, needs_token=False),
+    "openid.connect.token": _form(apps.sign_in, per_minute=100, needs_token=False),
+    "openid.connect.userInfo": _form(apps.user_info, per_minute=100, takes_user_token=True),
+    "auth.revoke": _form(apps.revoke, per_minute=50, takes_user_token=True),
+    "apps.uninstall": _form(apps.uninstall, ("client_id", "client_secret"), None, 1, takes_user_token=True),
     "apps.connections.open": Method(apps.connections_open, takes_app_token=True),
 }

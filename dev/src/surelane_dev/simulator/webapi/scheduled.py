@@ -21,7 +21,7 @@ def schedule(call: MethodCall) -> JSON:
     workspace, channel = call.workspace, call.joined_channel()
     content, thread_ts = content_of(call), thread_of(call, channel)
     post_at = _moment(call, channel)
-    post = partial(workspace.post, channel, workspace.bot.id, **content, by_app=True, thread_ts=thread_ts)
+    post = partial(workspace.speak, channel, **content, thread_ts=thread_ts)
     later = Later(new_id("Q"), workspace, channel, post_at, int(workspace.now()), content["text"], post)
     call.slack.scheduled.add(later)
     shape = {"type": "delayed_message", "subtype": "bot_message", "bot_id": workspace.bot_id}

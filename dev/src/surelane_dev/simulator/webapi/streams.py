@@ -40,9 +40,7 @@ def start(call: MethodCall) -> JSON:
         raise ApiError("invalid_arguments")
     chunks = _chunks(call)
     _check_size("", [], chunks)
-    message = call.workspace.post(
-        channel, call.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
-    )
+    message = call.workspace.speak(channel, thread_ts=thread_ts, streaming=True, streamed=True)
     _append(call, message, chunks)
     return {"channel": channel.id, "ts": message.ts}
 

@@ -12,16 +12,15 @@ def auth_test(call: MethodCall) -> JSON:
     """Return the token's user and workspace."""
     workspace, grant = call.workspace, call.slack.installs.grant_of(call.token)
     user = workspace.bot if grant is None else workspace.users[grant.user_id]
-    return {
+    answer: JSON = {
         "url": f"{call.slack.interactions.public_url}/",
         "team": workspace.name,
         "user": user.name,
-        "team_id": workspace.team_id,
-        "user_id": user.id,
-        **({"bot_id": workspace.bot_id} if user.is_bot else {}),
-        **({"enterprise_id": workspace.enterprise_id} if workspace.enterprise_id else {}),
-        "is_enterprise_install": grant is not None and grant.wide,
     }
+    answer |= {"team_id": workspace.team_id, "user_id": user.id}
+    answer |= {"bot_id": workspace.bot_id} if user.is_bot else {}
+    answer |= {"enterprise_id": workspace.enterprise_id} if workspace.enterprise_id else {}
+    return answer | {"is_enterprise_install": grant is not None and grant.wide}
 
 
 def api_test(call: MethodCall) -> JSON:

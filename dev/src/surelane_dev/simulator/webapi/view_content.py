@@ -37,14 +37,9 @@ def placed(
     """
     view_id = old.id if old else new_id("V")
     place = old or below
-    return content | {
-        "id": view_id,
-        "team_id": workspace.team_id,
-        "state": {"values": {}},
-        "hash": f"{workspace.next_ts()}.{token_hex(4)}",
-        "previous_view_id": old.content["previous_view_id"] if old else below.id if below else None,
-        "root_view_id": place.content["root_view_id"] if place else view_id,
-        "app_id": workspace.app_id,
-        "app_installed_team_id": workspace.team_id,
-        "bot_id": workspace.bot_id,
-    }
+    previous = old.content["previous_view_id"] if old else below.id if below else None
+    root = place.content["root_view_id"] if place else view_id
+    view = {"id": view_id, "previous_view_id": previous, "root_view_id": root, "state": {"values": {}}}
+    view |= dict.fromkeys(("team_id", "app_installed_team_id"), workspace.team_id)
+    view |= {"app_id": workspace.app_id, "bot_id": workspace.bot_id}
+    return content | view | {"hash": f"{workspace.next_ts()}.{token_hex(4)}"}

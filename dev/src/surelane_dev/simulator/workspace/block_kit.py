@@ -65,13 +65,8 @@ _CONFIRM = Fields(
     {"style": _STYLE},
 )
 _FEEDBACK_BUTTON = Fields({"text": text(75), "value": string(2000)}, {"accessibility_label": string(75)})
-_FILTER = Fields(
-    {},
-    {
-        "include": array(string(values=("im", "mpim", "private", "public"))),
-        **dict.fromkeys(("exclude_external_shared_channels", "exclude_bot_users"), flag),
-    },
-)
+_EXCLUDED: dict[str, Rule] = dict.fromkeys(("exclude_external_shared_channels", "exclude_bot_users"), flag)
+_FILTER = Fields({}, {"include": array(string(values=("im", "mpim", "private", "public"))), **_EXCLUDED})
 _DISPATCH_ACTION = Fields(
     {"trigger_actions_on": array(string(values=("on_enter_pressed", "on_character_entered")))}
 )
@@ -98,32 +93,21 @@ _INITIAL: dict[str, Rule] = {"initial_option": _OPTION}
 _INITIALS: dict[str, Rule] = {"initial_options": array(_OPTION), "max_selected_items": whole(1)}
 _MOST: dict[str, Rule] = {"max_selected_items": whole(1)}
 _DISPATCHED: dict[str, Rule] = {"dispatch_action_config": _DISPATCH_ACTION}
+_PRESSED: dict[str, Rule] = {"value": string(2000, least=0), "confirm": _CONFIRM}
+_PRESSED |= {"accessibility_label": string(75), "visible_to_user_ids": array(string())}
+_PROMPT: dict[str, Rule] = {"agent_prompt": string(4000), "agent_prompt_display": anything}
 _CONVERSATIONS: dict[str, Rule] = {"default_to_current_conversation": flag, "filter": _FILTER}
 _RESPONSE: dict[str, Rule] = {"response_url_enabled": flag}
+_PARTS: dict[str, Rule] = {"elements": array(part(_INLINE), least=0)}
+_TEXTS: dict[str, Rule] = {"text": text(3000, ANY_TEXT), "fields": array(text(2000, ANY_TEXT), 10)}
 _IMAGE: dict[str, Rule] = {"image_url": _URL, "slack_file": _SLACK_FILE}
 
 ELEMENTS: dict[str, Fields] = {
     "plain_text": Fields({"text": string(3000)}, {"emoji": flag}),
     "mrkdwn": Fields({"text": string(3000)}, {"verbatim": flag}),
     "image": Fields({"alt_text": string(2000)}, _IMAGE, tuple(_IMAGE)),
-    "button": _interactive(
-        {"text": text(75)},
-        url=_URL,
-        value=string(2000, least=0),
-        style=_STYLE,
-        confirm=_CONFIRM,
-        accessibility_label=string(75),
-        agent_prompt=string(4000),
-        agent_prompt_display=anything,
-        visible_to_user_ids=array(string()),
-    ),
-    "icon_button": _interactive(
-        {"icon": string(), "text": text(75)},
-        value=string(2000, least=0),
-        confirm=_CONFIRM,
-        accessibility_label=string(75),
-        visible_to_user_ids=array(string()),
-    ),
+    "button": _interactive({"text": text(75)}, url=_URL, style=_STYLE, **_PRESSED, **_PROMPT),
+    "icon_button": _interactive({"icon": string(), "text": text(75)}, **_PRESSED),
     "feedback_buttons": _interactive(
         {"positive_button": _FEEDBACK_BUTTON, "negative_button": _FEEDBACK_BUTTON}
     ),
@@ -162,11 +146,9 @@ ELEMENTS: dict[str, Fields] = {
     ),
     "rich_text_input": _input(initial_value=anything, min_lines=whole(), max_lines=whole(), **_DISPATCHED),
     "file_input": _interactive(filetypes=array(string()), max_files=whole(1, 10)),
-    "rich_text_section": Fields({"elements": array(part(_INLINE), least=0)}),
-    "rich_text_preformatted": Fields(
-        {"elements": array(part(_INLINE), least=0)}, {"border": whole(), "language": string()}
-    ),
-    "rich_text_quote": Fields({"elements": array(part(_INLINE), least=0)}, {"border": whole()}),
+    "rich_text_section": Fields(_PARTS),
+    "rich_text_preformatted": Fields(_PARTS, {"border": whole(), "language": string()}),
+    "rich_text_quote": Fields(_PARTS, {"border": whole()}),
     "rich_text_list": Fields(
         {"elements": array(part(_RICH[:1])), "style": string(values=("bullet", "ordered"))},
         {"indent": whole(), "offset": whole(), "border": whole()},
@@ -177,6 +159,7 @@ ELEMENTS: dict[str, Fields] = {
 }
 
 _MESSAGES = ("message",)
+_LEVEL = string(values=("default", "info", "warning", "error", "success"))
 _IN_CONTAINER = (
     *("actions", "context", "divider", "file", "header", "image", "input", "rich_text", "section"),
     *("table", "video"),
@@ -198,16 +181,7 @@ BLOCKS: dict[str, Fields] = {
     ),
     "markdown": Fields({"text": string()}, surfaces=_MESSAGES),
     "rich_text": Fields({"elements": array(part(_RICH))}),
-    "section": Fields(
-        {},
-        {
-            "text": text(3000, ANY_TEXT),
-            "fields": array(text(2000, ANY_TEXT), 10),
-            "accessory": part(IN_SECTION),
-            "expand": flag,
-        },
-        ("text", "fields"),
-    ),
+    "section": Fields({}, {**_TEXTS, "accessory": part(IN_SECTION), "expand": flag}, tuple(_TEXTS)),
     "video": Fields(
         {"alt_text": string(), "title": text(200), "thumbnail_url": string(), "video_url": string()},
         {
@@ -219,11 +193,7 @@ BLOCKS: dict[str, Fields] = {
     **dict.fromkeys(
         ("table", "data_visualization", "plan", "task_card"), Fields(open=True, surfaces=_MESSAGES)
     ),
-    "alert": Fields(
-        {"text": text(200, ANY_TEXT)},
-        {"level": string(values=("default", "info", "warning", "error", "success"))},
-        surfaces=("modal",),
-    ),
+    "alert": Fields({"text": text(200, ANY_TEXT)}, {"level": _LEVEL}, surfaces=("modal",)),
     "auth_provider": Fields(
         {"value": string(150), "name": text(75), "is_connected": flag},
         {

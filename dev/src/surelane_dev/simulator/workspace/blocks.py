@@ -85,14 +85,8 @@ def elements_of(blocks: Iterable[JSON]) -> Iterator[tuple[JSON, JSON]]:
 
 def find_element(blocks: Iterable[JSON], action_id: str, block_id: str | None) -> tuple[JSON, JSON] | None:
     """Return an element with its block. Without a ``block_id``, take the first one of that ``action_id``."""
-    return next(
-        (
-            (block, element)
-            for block, element in elements_of(blocks)
-            if element.get("action_id") == action_id and block_id in (None, block.get("block_id"))
-        ),
-        None,
-    )
+    named = (found for found in elements_of(blocks) if found[1].get("action_id") == action_id)
+    return next((found for found in named if block_id in (None, found[0].get("block_id"))), None)
 
 
 def _named_elements(block: JSON) -> JSON:

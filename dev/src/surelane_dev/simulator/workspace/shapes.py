@@ -52,15 +52,9 @@ def reactions_json(message: Message) -> list[JSON]:
 def _app_fields(workspace: Workspace, message: Message) -> JSON:
     if not message.by_app:
         return {}
-    profile = {
-        "id": workspace.bot_id,
-        "app_id": workspace.app_id,
-        "user_id": workspace.bot.id,
-        "name": workspace.bot.real_name,
-        "deleted": False,
-        "team_id": workspace.team_id,
-    }
-    return {"bot_id": workspace.bot_id, "app_id": workspace.app_id, "bot_profile": profile}
+    bot, app = workspace.bot, {"app_id": workspace.app_id}
+    profile = {"id": workspace.bot_id, "user_id": bot.id, "name": bot.real_name, "team_id": workspace.team_id}
+    return {"bot_id": workspace.bot_id, **app, "bot_profile": {**profile, **app, "deleted": False}}
 
 
 def _thread_fields(workspace: Workspace, message: Message) -> JSON:
@@ -68,14 +62,8 @@ def _thread_fields(workspace: Workspace, message: Message) -> JSON:
     if not replies:
         return {}
     users = list(dict.fromkeys(reply.user for reply in replies))
-    return {
-        "reply_count": len(replies),
-        "reply_users_count": len(users),
-        "latest_reply": replies[-1].ts,
-        "reply_users": users,
-        "is_locked": False,
-        "subscribed": True,
-    }
+    shape = {"reply_count": len(replies), "latest_reply": replies[-1].ts, "reply_users": users}
+    return shape | {"reply_users_count": len(users), "is_locked": False, "subscribed": True}
 
 
 def channel_json(workspace: Workspace, channel: Channel) -> JSON:

@@ -149,6 +149,10 @@ class Workspace:
         self._tell(Posted(message))
         return message
 
+    def speak(self, channel: Channel, text: str = "", **fields: Any) -> Message:  # noqa: ANN401 - Message's own
+        """Post as the bot."""
+        return self.post(channel, self.bot.id, text, by_app=True, **fields)
+
     def edit(self, message: Message, **fields: Any) -> None:  # noqa: ANN401 - Message's own
         """Replace the given parts of a message."""
         previous = replace(message)

@@ -109,9 +109,8 @@ class Database:
         assert isinstance(loop, VirtualLoop)
         with loop.real():
             server = await _connect(admin)
-            await server.execute(
-                f"create database {name} owner {OWNER} template {template} strategy file_copy"
-            )
+            copied = f"owner {OWNER} template {template} strategy file_copy"
+            await server.execute(f"create database {name} {copied}")
         database = cls(admin, name, loop)
         try:
             await database.open()
@@ -272,9 +271,8 @@ class Database:
                 hearer.hear(channel, payload)
 
     async def _connected(self, uri: str) -> Any:
-        made = await _connect(
-            uri, database=self.name, server_settings=SETTINGS, max_cached_statement_lifetime=0
-        )
+        given: Any = {"server_settings": SETTINGS, "max_cached_statement_lifetime": 0}
+        made = await _connect(uri, database=self.name, **given)
         made.add_log_listener(self._hear)
         return made
 

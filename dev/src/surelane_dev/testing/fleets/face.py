@@ -5,7 +5,7 @@ import inspect
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -132,6 +132,8 @@ class FleetWorker:
                 await worker.claim(self.stop)
                 await worker.position.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
+        # With the process ends what would send an outcome again.
+        net.database.serve(self.host.die())
 
 
 @dataclass(frozen=True)
@@ -256,15 +258,13 @@ class VirtualFleet:
         """Restart the database, which is away for a while. All connections break."""
         await self.net.restart(duration(pause).total_seconds())
 
-    @contextmanager
-    def killed_at(self, point: str) -> Iterator[None]:
+    def killed_at(self, point: str) -> AbstractContextManager[None]:
         """Kill the worker whose handler first reaches a point in the block. A fresh one goes on.
 
         Args:
             point: ``start``, ``end``, ``step NAME``, ``in step NAME`` or ``wait NAME``, as for :meth:`Bot.killed_at`.
         """
-        with self._crashes.at(point):
-            yield
+        return self._crashes.at(point)
 
     async def die(self) -> None:
         """Called by a handler: kill the worker that it runs on. A fresh one goes on."""

@@ -141,9 +141,7 @@ class Client(AsyncWebClient):
         try:
             await asyncio.sleep(arrives - loop.now)
         except asyncio.CancelledError:
-            if not (
-                self._host.alive or self._host.cut_off
-            ):  # what a process has sent arrives after its death
+            if not (self._host.alive or self._host.cut_off):  # what was sent arrives after a process's death
                 loop.call_at(arrives, self._slack.take, self._host, method, given, context=Context())
             raise
         while self._host.cut_off:

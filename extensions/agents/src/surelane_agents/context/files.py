@@ -18,7 +18,7 @@ from yarl import URL
 from surelane.slack import object_in, text_in
 from surelane_agents.agent_settings import agent_settings
 from surelane_agents.context.room import FileRoom
-from surelane_agents.context.thread import LONGEST_NAME, ThreadMessage, named
+from surelane_agents.context.thread import LONGEST_NAME, ThreadMessage, files_of, named
 from surelane_agents.errors import UnavailableError
 from surelane_agents.models.carried import forget, marked
 from surelane_service.outbound import received
@@ -83,8 +83,8 @@ async def referred(
 
     ``last``: no further attempt is left, so what cannot be read now is left out.
     """
-    most, given = agent_settings().model_files, event.slack.get("files")
-    own = given if event.kind.startswith("slack.") and isinstance(given, list) else []
+    most = agent_settings().model_files
+    own = files_of(event.slack) if event.kind.startswith("slack.") else []
     before = [file for each in reversed(said) for file in each.get("files", ())]
     earlier = before[: max(0, most - len(own))]
     if not most or not (own or earlier):

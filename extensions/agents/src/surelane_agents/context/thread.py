@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from surelane.codec import SealedError, is_sealed
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
-from surelane.text import text_of, typed
+from surelane.text import shown_beside, text_of, typed
 from surelane_agents.calls import ThreadEvent, agent_calls
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
@@ -180,17 +180,31 @@ def _answer(stored: ThreadEvent) -> list[ThreadMessage] | None:
 
 
 def _said(message: Mapping[str, Any], me: str | None) -> ThreadMessage | None:
-    text, ts = cut(text_of(message), LONGEST_MESSAGE), str(message.get("ts"))
-    listed = message.get("files")
-    given = list(map(object_in, listed[:MOST_FILES] if isinstance(listed, list) else ()))
+    user = message.get("user") or message.get("bot_id")
+    own = user is not None and user == me
+    text, ts = cut(text_of(message) if own else whole(message), LONGEST_MESSAGE), str(message.get("ts"))
+    given = files_of(message)[:MOST_FILES]
     files = [{part: file[part] for part in FILE if isinstance(file.get(part), str | int)} for file in given]
     text = " ".join(filter(None, [text, *(f"(file: {named(file)})" for file in files)]))
     if not text:
         return None
-    user = message.get("user") or message.get("bot_id")
-    own = user is not None and user == me
     said: ThreadMessage = {"own": own, "text": text if own else quoted(user, text), "ts": ts}
     return {**said, "files": files} if files else said
+
+
+def whole(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, and what it shows beside it, such as a forwarded message or an app's alert."""
+    return "\n".join(filter(None, [text_of(message), shown_beside(message)]))
+
+
+def files_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the files of a message, and of messages that are forwarded in it."""
+    shared = message.get("attachments")
+    forwarded = [
+        each for each in map(object_in, shared if isinstance(shared, list) else ()) if each.get("is_share")
+    ]
+    listed = [each.get("files") for each in (message, *forwarded)]
+    return [object_in(file) for files in listed if isinstance(files, list) for file in files]
 
 
 def named(file: Mapping[str, Any]) -> str:

@@ -63,8 +63,13 @@ update agent.event set errors = case jsonb_typeof(errors) when 'array' then erro
 -- rule: lanes
 -- means: events in a lane that no claim reads
 -- advice: put it into lane 0
-e.lane not between -4 and 59;
+e.lane not between -4 and 63;
 update agent.event set lane = 0 where id = ID;
+
+-- rule: arrivals
+-- means: events of a workspace whose move here has not ended for an hour
+-- advice: repeat the move, or move the workspace back
+e.head and e.lane > 59 and not exists (select from agent.arriving where since > now - interval '1 hour');
 
 -- rule: bands
 -- means: events in a band that claims do not know of

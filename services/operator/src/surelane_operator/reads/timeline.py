@@ -30,6 +30,7 @@ SENTENCES = {
     "group_waits": "It waits behind another event of its thread: {detail}.",
     "no_worker": "No worker takes it: {detail}. Start a worker that handles the kind.",
     "limited": "It waits for its kind's limit: {detail}.",
+    "arriving": "It is held: workspace {detail} moves here. Finish the move, or move it back.",
     "due": "Nothing holds it back: it is {detail}.",
 }
 """What ``Reads.why`` answers, as a sentence for the person on call."""

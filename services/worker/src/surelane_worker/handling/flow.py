@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from surelane.errors import SurelaneError
 from surelane_service.lifecycle import RUN, apart
 from surelane_worker.handling.outcomes import Suspend, Wait
-from surelane_worker.handling.pending import going_on, is_timed, tasks_of
+from surelane_worker.handling.pending import cuts_of, going_on, tasks_of
 
 SURE = 3
 """Turns of the event loop after which a task that ended has woken those that await it."""
@@ -31,8 +31,8 @@ COMING = 60.0
 LOOK, SOONEST = 1.0, 0.1
 """Seconds between two looks whether a wait is over, while something else goes on: at most, and at least."""
 HELD_BACK, HELD_BACK_TIMED = 1.0, 0.05
-"""Seconds for which a stored result waits for an earlier one that the handler has not come to: where a timeout of the
-handler runs meanwhile, it must not cut off what is done."""
+"""Seconds for which a stored result waits for an earlier one that the handler has not come to. A timeout of the handler
+must not cut off what is done meanwhile. One that only goes on without it passes first, as in the run before."""
 AFTER = 10
 """Turns in which what follows from a task's result runs, before another task gets one."""
 STOP = "stop"
@@ -150,7 +150,7 @@ class Flow:
             gate = self._loop.create_future()
             heappush(self._gates, (place, next(self._numbers), gate))
             soon = self._loop.call_later(HELD_BACK_TIMED, self._pass_timed, place)
-            late = self._loop.call_later(HELD_BACK, self._pass, place)
+            late = self._loop.call_later(HELD_BACK, self._pass_late, place)
             try:
                 await self._parked(gate)
             finally:
@@ -158,8 +158,18 @@ class Flow:
                 late.cancel()
 
     def _pass_timed(self, place: int) -> None:
-        if any(map(is_timed, self._tasks_of_run())):
+        if True in self._cuts_of_gates():
             self._pass(place)
+
+    def _pass_late(self, place: int) -> None:
+        """Let a result come, unless it came after a timeout, past which the handler came to what was stored before."""
+        if place > self._next and self._cuts_of_gates() == {False}:
+            self._loop.call_later(HELD_BACK, self._pass_late, place)
+        else:
+            self._pass(place)
+
+    def _cuts_of_gates(self) -> set[bool]:
+        return cuts_of(self._tasks_of_run(), {gate for _, _, gate in self._gates})
 
     async def follow(self) -> None:
         """Let what follows from the end of another task's step run first: it may end the handler."""

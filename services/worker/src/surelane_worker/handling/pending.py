@@ -12,9 +12,11 @@ task counts as going on: a handler keeps its slot longer. A timer that no corout
 
 import asyncio
 import gc
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import Context as Variables
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, MethodType
 from typing import Any
@@ -31,6 +33,11 @@ _OF_ANYIO = ("TaskGroup.", "Event.", "Lock.", "Semaphore.", "CapacityLimiter.")
 _BETWEEN = ("cr_await", "gi_yieldfrom", "ag_await")
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _CODE = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_MANAGERS = (AbstractContextManager, AbstractAsyncContextManager)
+_PARTS = (dict, deque, tuple, *_CODE)
+"""What managers keep others in."""
+MOST_HELD = 200
+"""Objects among which a timeout is looked for."""
 
 
 def tasks_of(run: object) -> list[Task]:
@@ -71,6 +78,40 @@ def is_timed(task: Task) -> bool:
     return any(map(_has_timeout, code)) or any(
         _is_waiting(each) and each.cr_frame.f_locals.get("timeout") is not None for each in code
     )
+
+
+def cuts_of(tasks: Collection[Task], parked: Collection[Future]) -> set[bool]:
+    """Return what the handler's timeouts do to parked tasks: cut them off (true), or go on without them (false)."""
+    found = (_reached(task, tasks, parked) for task in tasks if is_timed(task))
+    return {cuts for cuts in found if cuts is not None}
+
+
+def _reached(future: Any, tasks: Collection[Task], parked: Collection[Future]) -> bool | None:
+    """Return whether a cancel reaches what is parked; ``False``: it ends the wait for it alone; ``None``: neither."""
+    if future in parked:
+        return True
+    if future not in tasks:
+        inner = getattr(future, "_children", None) or [_shielded(future)]
+        found = {_reached(each, tasks, parked) for each in inner if each is not None}
+        return None if found <= {None} else True in found and hasattr(future, "_children")
+    innermost = list(_code_of(future.get_coro()))[-1]
+    if _is_waiting(innermost):
+        named = _frame(innermost).f_locals  # type: ignore[union-attr]  # it has one
+        found = {_reached(each, tasks, parked) for each in named.get("fs") or [named.get("fut")]}
+        return None if found <= {None} else True in found and "fs" not in named
+    if "TaskGroup" in getattr(innermost, "__qualname__", ""):
+        return True
+    return _reached(getattr(future, "_fut_waiter", None), tasks, parked)
+
+
+def _shielded(future: object) -> Future | None:
+    """Return what an ``asyncio.shield`` protects."""
+    for each in gc.get_referents(future):
+        if getattr(each, "__qualname__", "").startswith("shield."):
+            return next(
+                cell.cell_contents for cell in each.__closure__ if asyncio.isfuture(cell.cell_contents)
+            )
+    return None
 
 
 def _is_waiting(code: Any) -> bool:
@@ -144,11 +185,21 @@ def _module(code: Any) -> str:
 
 def _has_timeout(code: Any) -> bool:
     """Return whether a timeout around what a coroutine awaits has not passed yet."""
-    for each in gc.get_referents(code):
-        holder = each.__self__ if isinstance(each, MethodType) else each
-        if isinstance(holder, asyncio.Timeout):
-            if holder.when() is not None and "active" in repr(holder):
+    now = asyncio.get_running_loop().time()
+    for each in islice(_held(code), MOST_HELD):
+        if isinstance(each, asyncio.Timeout):
+            if each.when() is not None and "active" in repr(each):
                 return True
-        elif type(holder).__module__.startswith("anyio.") and -inf < getattr(holder, "deadline", inf) < inf:
-            return True
+        elif type(each).__module__.startswith("anyio.") and now < getattr(each, "deadline", inf) < inf:
+            return True  # a scope that was left looks alike, until its deadline
     return False
+
+
+def _held(holder: object, *, inside: bool = False) -> Iterator[object]:
+    """Yield what a coroutine holds, and what the context managers hold that it has entered, such as exit stacks."""
+    for each in gc.get_referents(holder):
+        entered = isinstance(each, MethodType)
+        held = each.__self__ if entered else each
+        yield held
+        if entered or isinstance(held, _MANAGERS) or (inside and isinstance(held, _PARTS)):
+            yield from _held(held, inside=not isinstance(held, _CODE))

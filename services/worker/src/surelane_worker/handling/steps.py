@@ -288,6 +288,11 @@ class Steps:
                 with suppress(Exception):
                     await self._keep(key, call, late[-1], errors, began)
             raise
+        except (
+            SystemExit,
+            KeyboardInterrupt,
+        ) as error:  # in a task of the handler's, they would end the worker
+            raise RuntimeError(repr(error)) from error
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
