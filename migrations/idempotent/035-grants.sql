@@ -203,7 +203,8 @@ begin
             on agent.step to agent_operator;
         grant select (id, event_id, name, taken_by, sent_at) on agent.signal to agent_operator;
         grant select (event_id, waits_until) on agent.request to agent_operator;
-        grant select (id, place, until, after, finished_at) on agent.erasure to agent_operator;
+        grant select (id, place, until, after, asked_at, finished_at) on agent.erasure to agent_operator;
+        grant select (owner_id, refreshing_until) on agent.installation to agent_operator;
         grant select (id, at) on agent.dropped, agent.operator_action to agent_operator;
     end if;
 end $$;

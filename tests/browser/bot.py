@@ -8,13 +8,6 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from tests.system.slack_app import TOKEN, Pair
 
-_LABEL = {"type": "plain_text", "text": "Approve"}
-_APPROVE = {"type": "button", "action_id": "approve", "style": "primary", "text": _LABEL}
-BUTTONS: list[dict[str, Any]] = [
-    {"type": "section", "text": {"type": "mrkdwn", "text": "Deploy *surelane*?"}},
-    {"type": "actions", "block_id": "deploy", "elements": [_APPROVE]},
-]
-
 
 async def answering(pair: Pair) -> None:
     """Answer each event once, as it arrives, until cancelled."""
@@ -41,8 +34,6 @@ async def _answer(client: AsyncWebClient, event: dict[str, Any]) -> None:
         )
     elif "stream" in text:
         await _stream(client, event, thread_ts)
-    elif "deploy" in text:
-        await client.chat_postMessage(text="Deploy surelane?", blocks=BUTTONS, **where)
     else:
         await client.reactions_add(channel=event["channel"], timestamp=event["ts"], name="eyes")
         await client.chat_postMessage(text=f"you said: {text.partition('> ')[2] or text}", **where)

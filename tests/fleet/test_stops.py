@@ -7,23 +7,12 @@ from surelane.testing import fleet, virtual
 from surelane_operator.changes import Changes
 from surelane_worker import Context, Event, Handlers
 
+handlers = Handlers()
 
-class Running:
-    """Handlers, and what they did."""
 
-    def __init__(self) -> None:
-        self.spans: list[tuple[str, str | None, int]] = []
-        self.handlers = Handlers()
-        for kind in ("sleep", "short"):
-            self.handlers.on(kind)(getattr(self, kind))
-
-    async def sleep(self, event: Event, _: Context) -> None:
-        await asyncio.sleep(event.payload["seconds"])
-
-    async def short(self, event: Event, _: Context) -> None:
-        self.spans.append(("begin", event.group_key, event.id))
-        await asyncio.sleep(0.03)
-        self.spans.append(("end", event.group_key, event.id))
+@handlers.on("sleep")
+async def sleep(event: Event, _: Context) -> None:
+    await asyncio.sleep(event.payload["seconds"])
 
 
 async def begun(f: Any, event: Any) -> Any:
@@ -33,8 +22,7 @@ async def begun(f: Any, event: Any) -> Any:
 
 @virtual
 async def test_a_worker_that_stops_ends_what_runs_in_time_and_releases_the_rest_unspent() -> None:
-    running = Running()
-    async with fleet(running.handlers, workers=0, settings={"SURELANE_DRAIN_TIMEOUT": "20s"}) as f:
+    async with fleet(handlers, workers=0, settings={"SURELANE_DRAIN_TIMEOUT": "20s"}) as f:
         quick = [await f.enqueue("sleep", {"seconds": 10}, group_key="T:C:1") for _ in range(3)]
         long = await f.enqueue("sleep", {"seconds": 600})
         f.start()
@@ -54,37 +42,8 @@ async def test_a_worker_that_stops_ends_what_runs_in_time_and_releases_the_rest_
 
 
 @virtual
-async def test_rolling_restarts_lose_nothing_and_repeat_nothing() -> None:
-    """Three replicas restart under a load of grouped and ungrouped events."""
-    running = Running()
-    async with fleet(running.handlers, workers=3, settings={"SURELANE_CONCURRENCY": "5"}) as f:
-
-        async def load() -> None:
-            for number in range(60):
-                group = f"T:C:{number % 10}" if number % 2 else None
-                await f.enqueue("short", group_key=group)
-                await f.sleep(0.05)
-
-        loading = asyncio.create_task(load())
-        for _ in range(3):
-            await f.sleep(0.8)
-            await f.drain()
-            f.start()
-        await loading
-        await f.until(lambda: len(running.spans) == 120)
-        await f.sleep(5)
-        rows = await f.sql("select outcome, attempts, count(*) from agent.event_hist group by 1, 2")
-        assert [tuple(row) for row in rows] == [("completed", 1, 60)]
-        for group in {group for _, group, _ in running.spans if group}:
-            mine = [(what, each) for what, key, each in running.spans if key == group]
-            ids = sorted({each for _, each in mine})
-            assert mine == [(what, each) for each in ids for what in ("begin", "end")]
-
-
-@virtual
 async def test_an_operator_drains_a_worker_which_claims_nothing_until_it_is_resumed() -> None:
-    running = Running()
-    async with fleet(running.handlers) as f:
+    async with fleet(handlers) as f:
         operations = Changes(f.connection)
 
         async def state() -> str:

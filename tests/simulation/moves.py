@@ -18,7 +18,7 @@ from tests.simulation.plan import Fault
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
 
-TRIES, PATIENCE = 4, 30.0
+TRIES, PATIENCE = 6, 30.0
 """How often the operator begins, and for how many seconds it waits for what runs before it begins again later."""
 
 
@@ -52,9 +52,10 @@ async def _moved(fleet: "Fleet", wire: Wire, team: str) -> int:
     tables = {row["name"]: row["condition"] for row in rows}
     moving = _Move(wire, cast("Any", _Elsewhere()), team, lambda _: fleet.disturb(), tables)
     commit = await moving._hold()  # noqa: SLF001 - the mover's, without its target
-    await wire.execute("create schema moved")
-    for name, condition in tables.items():
-        await wire.execute(f"create table moved.{name} as select * from agent.{name} where {condition}")
+    copies = [
+        f"create table moved.{each} as select * from agent.{each} where {tables[each]}" for each in tables
+    ]
+    await wire.execute("; ".join(["create schema moved", *copies]))
     events = await wire.fetchval("select count(*) from moved.event")
     await wire.fetch("select agent.delete_moved($1, 'operator', '{}', '{}')", team)
     await wire.fetch("select agent.publish_copies('moved')")

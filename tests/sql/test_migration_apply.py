@@ -97,23 +97,6 @@ async def test_a_newer_database_is_refused_with_both_versions(empty_database: st
         await migration(tmp_path).apply(empty_database)
 
 
-async def test_a_changed_or_vanished_script_stops_everything(empty_database: str, tmp_path: Path) -> None:
-    scripts = {"000-note.sql": "create table agent.note (id int)", "001-b.sql": "select 1"}
-    await migration(write_scripts(tmp_path, incremental=scripts)).apply(empty_database)
-    write_scripts(
-        tmp_path,
-        incremental={"001-b.sql": "select 2", "002-c.sql": "create table agent.never ()"},
-        idempotent={"000-one.sql": one_returns(3)},
-    )
-    async with refused(empty_database, DifferentError, r"incremental/001-b\.sql changed"):
-        await migration(tmp_path, SECOND).apply(empty_database)
-    write_scripts(tmp_path, incremental={"001-b.sql": "select 1"})
-    (tmp_path / "incremental" / "000-note.sql").rename(tmp_path / "incremental" / "000-notes.sql")
-    gone = r"incremental/000-note\.sql was applied and is gone"
-    async with refused(empty_database, DifferentError, gone):
-        await migration(tmp_path, SECOND).apply(empty_database)
-
-
 @pytest.mark.parametrize("upgrade", [False, True])
 async def test_a_failing_script_leaves_what_was(empty_database: str, tmp_path: Path, upgrade: bool) -> None:
     if upgrade:
@@ -209,9 +192,3 @@ async def test_the_runners_tables_hold_candidates_and_no_nonsense(
                 await connection.execute(statement)
         assert await connection.fetchval("select count(*) from agent.version") == 1
         await connection.execute("update agent.version set version = '1.0.0rc2', min_compatible = '1.0.0rc1'")
-
-
-async def test_a_schema_that_an_administrator_made_is_used(empty_database: str, tmp_path: Path) -> None:
-    async with connected(empty_database) as connection:
-        await connection.execute("create schema agent")
-    assert (await migration(write_scripts(tmp_path)).apply(empty_database)).migrated

@@ -18,7 +18,6 @@ from tests.sql.migrations import (
     BLOCKED,
     FIRST,
     SECOND,
-    UNCHECKED,
     becomes,
     command,
     connected,
@@ -36,35 +35,6 @@ async def migrating(dsn: str) -> AsyncIterator[Connection]:
     async with connected(dsn) as other, other.transaction():
         await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
         yield other
-
-
-@pytest.mark.slow
-async def test_of_ten_runners_one_applies_and_nine_do_nothing(empty_database: str, tmp_path: Path) -> None:
-    write_scripts(
-        tmp_path,
-        incremental={"000-once.sql": "create table agent.once (); select pg_advisory_xact_lock_shared(1)"},
-    )
-    async with connected(empty_database) as gate:
-        await gate.execute("select pg_advisory_lock(1)")  # the winner waits here until all ten have tried
-        patience = {"SURELANE_MIGRATION_LOCK_ATTEMPTS": "1000"}
-        runners = [await start(empty_database, "apply", "--scripts", tmp_path, **patience) for _ in range(10)]
-        await becomes(gate, BLOCKED)
-        await asyncio.gather(*(waits_or_blocks(runner) for runner in runners))
-        await gate.execute("select pg_advisory_unlock(1)")
-        finished = await asyncio.gather(*(finish(runner) for runner in runners))
-    assert [runner.code for runner in finished] == [0] * 10
-    assert sum(f"migrated from nothing to {FIRST}" in runner.progress for runner in finished) == 1
-    assert sum("nothing to do" in runner.progress for runner in finished) == 9
-
-
-async def waits_or_blocks(runner: asyncio.subprocess.Process) -> None:
-    """Read a runner's first line of progress, which says that it migrates or that it waits for another."""
-    assert runner.stderr
-    line = ""
-    while not UNCHECKED.sub("", line):
-        line = (await asyncio.wait_for(runner.stderr.readline(), 120)).decode()
-        assert line, "it ended without a word"
-    assert "migrating from nothing" in line or "waiting for another migration" in line, line
 
 
 async def test_waiting_names_the_holder_and_keeps_nothing_open(empty_database: str, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.history import COLUMNS, INTERNAL
-from tests.needs import lacking
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, drop_history, enqueue, envelope, finish, insert, live, only_row, pair
@@ -144,21 +143,6 @@ async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) ->
     assert await queue.fetchval("select count(*) from agent.event_hist") == 1
     # History is a hypertable exactly where TimescaleDB is.
     assert await queue.fetchval("select agent.history_is_hypertable()") is await timescale(queue)
-
-
-async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
-    """The lookup uses the item key and the exact time, so its cost does not grow with history."""
-    if not await timescale(queue):
-        lacking("a plain table has no chunks")
-    for month in range(6):
-        await do.finish(queue, f"Ev{month}", month * 30)
-    found = "select id from agent.event_hist where item_key = $1 and event_ts = $2 limit 1"
-    plan = await queue.fetch(
-        f"explain {found}", "Ev3", await queue.fetchval("select max(event_ts) from agent.event_hist")
-    )
-    text = "\n".join(line for (line,) in plan)
-    assert text.count("_chunk") <= 2
-    assert "Index Scan" in text or "Seq Scan on _hyper" in text
 
 
 async def test_old_events_of_one_day_end_without_waiting(queue: Connection, other: Connection) -> None:

@@ -32,17 +32,6 @@ async def ids(queue: Connection, limit: int = 20, **tags: str) -> list[int]:
     return [job["id"] for job in await Changes(queue).list_events(which, limit)]
 
 
-async def test_events_are_found_by_all_their_tags_live_and_ended(queue: Connection) -> None:
-    first = await tagged(queue, customer="acme", order="17")
-    second = await tagged(queue, customer="acme", order="18")
-    await tagged(queue, customer="other", order="17")
-    await complete(queue, first)
-    assert await ids(queue, customer="acme") == [second[0], first[0]]
-    assert await ids(queue, customer="acme", order="17") == [first[0]]
-    assert await ids(queue, customer="acme", order="19") == []
-    assert (await Changes(queue).get(first[0]) or {})["tags"] == {"customer": "acme", "order": "17"}
-
-
 async def test_a_tag_is_replaced_and_removed_while_its_claim_stands(queue: Connection) -> None:
     fence = await tagged(queue, customer="acme", order="17")
     await Engine(queue).store_tags(*fence, {"customer": "other", "order": None})

@@ -23,7 +23,6 @@ from tests.sql.queue_steps import (
     complete,
     ending,
     enqueue,
-    fail,
     history_of,
     locked,
     only_row,
@@ -272,20 +271,3 @@ async def test_child_of_a_locked_parent_ends_later_alone(queue: Connection, conn
     assert answers == ["busy", "done"]
     assert await complete(queue, children["p:part:1"]) == ["done"]
     assert (await started_child(queue, row))[0] == "done"
-
-
-async def test_parent_that_runs_again_or_as_a_new_event_starts_a_child_anew(queue: Connection) -> None:
-    row = await parent(queue)
-    await complete_child(queue, "7")
-    await complete(queue, pair(row))
-    await queue.execute("select agent.rerun_events(array[$1::int8])", row["id"])
-    (row,) = await claim(queue, "parent")
-    assert await started_child(queue, row) == ("pending", None)
-    assert await count(queue, "part") == 2
-    await complete_child(queue, "8")
-    await fail(queue, pair(row), final=True)
-    again = await queue.fetchval("select rerun from agent.rerun_as_new($1, $2, null)", row["id"], WAIT)
-    (row,) = await claim(queue, "parent")
-    assert row["id"] == again
-    assert await started_child(queue, row) == ("pending", None), "it takes no end of the old one's child"
-    assert await count(queue, "part") == 3

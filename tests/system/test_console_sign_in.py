@@ -518,22 +518,21 @@ async def test_a_claim_that_people_choose_does_not_name_them(
         assert "boss" not in text
 
 
-async def test_a_new_key_of_the_provider_is_read_when_it_appears(
-    shared_database: str, answers: Answers, by_provider: str
-) -> None:
-    with answers.saying(groups=["admins"]):
-        async with person(by_provider) as ada:
-            assert (await come_in(ada))[0] == 303
-    read = answers.keys_read
-    answers.rotate()
-    with answers.saying(groups=["admins"]):
-        async with person(by_provider) as ada:
-            # The keys were read a moment ago: unknown ones do not make us read them at each request.
-            assert (await come_in(ada))[0] == 403
-            assert answers.keys_read == read
-        anybody = {**by_provider_at(answers), "SURELANE_CONSOLE_OPERATOR_GROUPS": "*"}
-        async with page(shared_database, **anybody) as url, person(url) as ada:
-            assert (await come_in(ada))[0] == 303
+async def test_a_new_key_of_the_provider_is_read_when_it_appears(shared_database: str) -> None:
+    async with provider_at() as answers, page(shared_database, **by_provider_at(answers)) as before:
+        with answers.saying(groups=["admins"]):
+            async with person(before) as ada:
+                assert (await come_in(ada))[0] == 303
+        read = answers.keys_read
+        answers.rotate()
+        with answers.saying(groups=["admins"]):
+            async with person(before) as ada:
+                # The keys were read a moment ago: unknown ones do not make us read them at each request.
+                assert (await come_in(ada))[0] == 403
+                assert answers.keys_read == read
+            anybody = {**by_provider_at(answers), "SURELANE_CONSOLE_OPERATOR_GROUPS": "*"}
+            async with page(shared_database, **anybody) as url, person(url) as ada:
+                assert (await come_in(ada))[0] == 303
 
 
 async def test_a_proxy_signs_in_by_its_headers(shared_database: str) -> None:

@@ -168,8 +168,12 @@ async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app
             for event in (first, second):
                 row = await ended(connection, event)
                 assert (row["outcome"], row["attempts"]) == ("completed", 1), row["errors"]
+            slack.simulator.installs.uninstall(slack.simulator.installs.workspaces[BAKERY])
+            await slack.install(BAKERY)  # the worker still has the token of before
+            row = await ended(connection, (await slack.mention(BAKERY, "again"))[0])
+            assert (row["outcome"], row["attempts"]) == ("completed", 2), row["errors"]
         assert slack.said(WEST) == ["west", "one", "two"]
-        assert slack.said(BAKERY) == ["bread"]
+        assert slack.said(BAKERY) == ["bread", "again"]
 
 
 @pytest.mark.parametrize("sort", ["asynchronous", "synchronous"])

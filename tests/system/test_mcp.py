@@ -122,17 +122,6 @@ async def test_a_message_is_found_by_all_its_names_or_told_as_lost(desk: Desk) -
         assert await call(client, "find_message", text="nothing-like-this") == {"jobs": [], "more": 0}
 
 
-async def test_what_is_wrong_is_told_without_a_message(desk: Desk) -> None:
-    async with assistant(desk.url, VIEWER) as client:
-        shown = await call(client, "get_overview")
-        waiting = {job["id"]: job["why"] for job in shown["waiting"]}
-        for cause in ("paused", "unhandled", "behind", "asks"):
-            assert CAUSES[cause] in waiting[getattr(desk.scenes, cause)]
-        unanswered = {job["id"] for job in shown["unanswered"]}
-        assert {desk.scenes.failed, desk.scenes.expired} <= unanswered
-        assert ("slack.app_mention", "failed") in {(each["kind"], each["outcome"]) for each in shown["pace"]}
-
-
 async def test_every_read_of_the_api_is_a_tool_that_answers(desk: Desk) -> None:
     given: dict[str, dict[str, Any]] = {
         "find_message": {"text": str(desk.scenes.failed)},

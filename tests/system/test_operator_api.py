@@ -117,20 +117,6 @@ async def test_failed_jobs_are_listed_newest_first_with_their_errors(
     assert (len(found["jobs"]), len(json.dumps(found)) < 12_000) == (7, True)
 
 
-async def test_pages_follow_each_other_from_the_live_ones_into_history(
-    api: Api, connection: Connection
-) -> None:
-    ended = [await _failed(connection, str(number)) for number in range(3)]
-    live = [await Queue(connection).enqueue("agent-turn", {"n": number}) for number in range(3)]
-    seen: list[int] = []
-    following: str | None = ""
-    while following is not None:
-        found = await api.get(f"/v1/jobs?limit=2{following and '&cursor='}{following}")
-        seen += [job["id"] for job in found["jobs"]]
-        following = found["next"]
-    assert seen == [*reversed(live), *reversed(ended)]
-
-
 async def test_events_are_searched_by_what_people_saw(api: Api, connection: Connection) -> None:
     clicked = await Queue(connection).insert_event(json.dumps(CLICK))
     deploy = await Queue(connection).enqueue("agent-turn", {"text": "Deploy web"})

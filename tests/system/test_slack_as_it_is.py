@@ -336,12 +336,3 @@ async def test_stream_goes_on_in_another_message_before_slack_finds_it_too_long(
     assert "".join(attempts.thread) == text
     assert sum(len(message.tasks) for message in attempts.said) == len(chunks)
     assert (logs, len(attempts.said)) == ([], messages)
-
-
-async def test_stream_for_somebody_who_is_no_person_is_posted_plainly(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    bot = attempts.slack.simulator.workspace.bot.id
-    async with slack.stream(event, recipient_user_id=bot) as stream:
-        await stream.append("one")
-    assert attempts.thread == ["one"]
-    assert attempts.calls("chat.startStream", "chat.postMessage") == ["chat.startStream", "chat.postMessage"]

@@ -271,12 +271,6 @@ async def test_later_attempt_that_says_less_removes_the_messages_of_the_earlier_
     assert attempts.thread == ["short"]
 
 
-async def test_stream_whose_first_answer_was_lost_goes_on(attempts: Attempts) -> None:
-    attempts.slack.fail("answer_lost", "chat.startStream")
-    await streamed(await attempts.mention(), "one ", "two", interval=0)
-    assert attempts.thread == ["one two"]
-
-
 async def test_stream_takes_chunks_and_ends_with_blocks(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     async with slack.stream(event, interval=3600) as stream:

@@ -1,90 +1,19 @@
-"""The simulation of shards keeps the queue's rules and Slack's."""
+"""The simulation of shards keeps Slack's rules and counts right. Its benchmark compares it with real services."""
 
 from collections import Counter
 from collections.abc import Iterable
-from random import Random
 
 import pytest
 from benchmarks.shards.__main__ import worst_hour
-from benchmarks.shards.queue import Event, Queue
 from benchmarks.shards.shape import CEILING, HOUR, Blast, Post, Shape, pause, spread
-from benchmarks.shards.shard import BUDGET, PATIENCE, Costs, Figures, Outage, Shard
+from benchmarks.shards.shard import BUDGET, Costs, Figures, Outage, Shard
 
 FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0)
-CROWD, SMALL = 0, 1
-
-
-def queue_of(posts: Iterable[Post], *, fair: bool = True) -> Queue:
-    queue = Queue(Random(1), fair=fair)
-    for post in posts:
-        queue.add(Event(post, post.at), post.at)
-    return queue
 
 
 def run(posts: Iterable[Post], *, workers: int = 1, concurrency: int = 1, **given: object) -> Figures:
     names = {"named": lambda _, workspace: ("", str(workspace)), "costs": FREE, **given}
     return Shard(workers, concurrency, **names).run(posts)  # type: ignore[arg-type]
-
-
-def test_a_group_is_claimed_once_at_a_time_and_in_slacks_order() -> None:
-    queue = queue_of([Post(2.0, 0, 7, 1.0), Post(1.0, 0, 7, 1.0)])
-    ((group, events),) = queue.claim(1)
-    assert [event.post.at for event in events] == [1.0, 2.0], "the members come with their head, in order"
-    queue.add(Event(Post(3.0, 0, 7, 1.0), 3.0), 3.0)
-    assert not queue.claim(10), "its group is claimed"
-    assert queue.settle(group, 4.0), "the next event waits now"
-    ((_, events),) = queue.claim(1)
-    assert [event.post.at for event in events] == [3.0]
-    queue = queue_of(Post(float(nth), 0, nth, 1.0) for nth in range(20))
-    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5], "as many groups as it asks for"
-
-
-def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:
-    posts = [Post(float(nth), 0, 7, 10.0) for nth in range(3)]
-    assert run(posts, concurrency=3).finished == pytest.approx(30.0), "the last two come in one claim"
-    apart = [post._replace(thread=nth) for nth, post in enumerate(posts)]
-    assert run(apart, concurrency=3).finished == pytest.approx(12.0)
-    at_once = [Post(0.0, 0, nth, 10.0) for nth in range(6)]
-    assert [run(at_once, concurrency=slots).finished for slots in (1, 2, 6)] == pytest.approx([60, 30, 10])
-    burst = [Post(60.0 + nth / 100, 0, nth, 5.0) for nth in range(60)]
-    (waits,) = run(burst, workers=16, concurrency=5).waits.values()
-    assert max(waits) < 0.5, "it finds the free slots of all workers at once"
-
-
-def test_workers_in_reserve_hear_no_more_once_the_responder_has_long_answered_alone() -> None:
-    posts = [Post(float(nth), 0, nth, 0.1) for nth in range(PATIENCE)]
-    shard = Shard(5, 5, costs=FREE)
-    figures = shard.run(posts)
-    assert [worker.listens(shard.now) for worker in shard.workers] == [True, True, False, False, False]
-    assert figures.claims.total() <= 3 * len(posts), "the deputy claims once an event, and they never"
-
-
-def beside_a_blast(*, fair: bool) -> float:
-    """The longest wait of a small workspace's events beside 3,000 of another one."""
-    blast = [Post(nth / 1000, CROWD, nth, 1.0) for nth in range(3000)]
-    small = [Post(5.0 + nth, SMALL, 10_000 + nth, 1.0) for nth in range(60)]
-    figures = run([*blast, *small], concurrency=10, fair=fair)
-    return max(figures.waits["", str(SMALL)])
-
-
-def test_a_blast_of_one_workspace_does_not_hold_up_the_others() -> None:
-    assert beside_a_blast(fair=True) < 10 < 100 < beside_a_blast(fair=False)
-
-
-def test_claims_take_a_crowds_events_last_except_for_one_in_eight() -> None:
-    queue = queue_of(Post(0.0, CROWD, nth, 1.0) for nth in range(1000))
-    assert queue.share(10.0)
-    for nth in range(1000, 1800):
-        queue.add(Event(Post(10.0, SMALL, nth, 1.0), 10.0), 10.0)
-    first = Counter(queue.claim(1)[0][0].workspace for _ in range(800))
-    assert 20 < first[CROWD] < 100, "one in eight begins with a random band"
-    queue = queue_of(Post(0.0, CROWD, nth, 1.0) for nth in range(255))
-    assert not queue.share(10.0), "few waiting events are no crowd"
-    queue.add(Event(Post(0.0, CROWD, 255, 1.0), 0.0), 0.0)
-    assert not queue.share(1.9), "they have not waited for two seconds"
-    assert queue.share(10.0)
-    assert len(queue.claim(1000)) == 256
-    assert not queue.share(11.0), "nothing waits: the workspace shares again"
 
 
 @pytest.mark.parametrize(

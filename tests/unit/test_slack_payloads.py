@@ -133,4 +133,9 @@ def test_only_a_call_without_a_clear_answer_may_have_been_done() -> None:
     assert unknown_whether_done(answered("channel_not_found", 503))
     unreadable = SlackApiError("no JSON", SimpleNamespace(status=200))  # type: ignore[no-untyped-call]
     assert unknown_whether_done(unreadable)
+    odd: tuple[Any, ...] = [], None, {"ok": False, "error": None}, b"gzip"
+    for said in odd:
+        unreadable = answered("")
+        unreadable.response.data = said
+        assert unknown_whether_done(unreadable), said
     assert not unknown_whether_done(answered("channel_not_found"))

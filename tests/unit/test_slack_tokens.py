@@ -176,6 +176,12 @@ async def test_tokens_are_looked_up_again_and_clients_kept(monkeypatch: pytest.M
     with pytest.raises(DatabaseUnavailable):
         await tokens.clients_of(Owner("T2"))
     store.away = False
+    old = await tokens.clients_of(Owner("T1"))
+    assert old is not None
+    assert not await tokens.is_replaced(Owner("T1"), old)
+    store.suffix = "-new"
+    assert await tokens.is_replaced(Owner("T1"), old), "the app was installed again within the minute"
+    assert str(await tokens.clients_of(Owner("T1"))) == "xoxb-T1-new"
     store.installed.clear()
     assert await tokens.clients_of(Owner("T1")) is None
 

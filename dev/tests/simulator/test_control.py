@@ -2,17 +2,13 @@
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import aiohttp
 import pytest
 from pydantic import SecretStr
 
-from surelane.calls import Connection
-from surelane.queue import Queue
 from surelane_dev.simulator.client import SimulatorClient, SimulatorError
-from surelane_service.engine import Engine
 from tests.system.slack_app import Pair, simulated
 
 
@@ -157,31 +153,6 @@ async def test_the_environment_s_secret_is_never_used(monkeypatch: pytest.Monkey
             delivery = await slack.settled(event["id"], "failed")
             assert [attempt["problem"] for attempt in delivery["attempts"]] == ["posting_is_off"]
             assert slack.app.received == []
-
-
-async def job(pair: Pair, event_id: str, status: str) -> dict[str, Any]:
-    """Wait until the simulator shows the event's status in the queue."""
-    deadline = time.monotonic() + 60
-    while True:
-        found = (await pair.control.request("GET", f"/control/deliveries/{event_id}"))["job"]
-        if found and found["status"] == status:
-            return dict(found)
-        assert time.monotonic() < deadline, f"{found} did not become {status}"
-        await asyncio.sleep(0.05)
-
-
-async def test_an_event_is_followed_through_the_queue(database: str, connection: Connection) -> None:
-    queue = Queue(connection)
-    async with simulated(operator_database_url=SecretStr(database)) as pair:
-        await pair.said(wait=True)
-        (request,) = pair.app.received
-        event_id = request.envelope["event_id"]
-        identity = await queue.insert_event(request.body.decode())
-        assert (await job(pair, event_id, "pending"))["id"] == identity
-        (event,) = await Engine(connection).claim_events(["slack.app_mention"], 1, worker="test")
-        await job(pair, event_id, "running")
-        await Engine(connection).settle([(event.id, event.claim, "complete", None)])
-        assert (await job(pair, event_id, "completed"))["attempts"] == 1
 
 
 async def test_without_a_queue_the_rest_works_as_ever(empty_database: str) -> None:

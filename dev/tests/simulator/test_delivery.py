@@ -86,14 +86,6 @@ async def test_nobody_listening_is_a_failed_connection() -> None:
             assert {attempt["problem"] for attempt in attempts} == {"connection_failed"}
 
 
-async def test_one_message_is_two_events_where_both_are_subscribed() -> None:
-    async with simulated(subscriptions=frozenset({"app_mention", "message.channels"})) as pair:
-        answer = await pair.control.say("hello", mention=True, wait=True)
-        assert [event["kind"] for event in answer["events"]] == ["app_mention", "message.channel"]
-        assert len({event["event_id"] for event in pair.app.events}) == 2
-        assert len({event["event"]["ts"] for event in pair.app.events}) == 1
-
-
 async def test_a_command_is_a_signed_form_and_is_not_retried(pair: Pair) -> None:
     pair.app.answers.append(Answer(503))
     body = {"command": "/deploy", "text": "api & web", "channel": "support", "user": "grace"}

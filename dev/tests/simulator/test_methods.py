@@ -3,20 +3,14 @@
 import time
 from typing import Any
 
-import aiohttp
 import pytest
-from slack_sdk.http_retry.builtin_async_handlers import (
-    AsyncRateLimitErrorRetryHandler,
-    AsyncServerErrorRetryHandler,
-)
 from slack_sdk.models.blocks import SectionBlock
 from slack_sdk.models.metadata import Metadata
 from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.webhook.async_client import AsyncWebhookClient
 
 from dev.tests.simulator.calls import ADA, BOT, GENERAL, LOUNGE, failing
 from surelane_dev.simulator.client import SimulatorError
-from tests.system.slack_app import TOKEN, Pair
+from tests.system.slack_app import Pair
 
 SUBSCRIPTIONS = frozenset({"app_mention", "message.channels", "message.im", "function_executed"})
 
@@ -28,10 +22,6 @@ async def history(pair: Pair, **given: Any) -> list[dict[str, Any]]:
 
 async def texts(pair: Pair, **given: Any) -> list[str]:
     return [each["text"] for each in await history(pair, **given)]
-
-
-async def fault(pair: Pair, kind: str, **how: Any) -> None:
-    await pair.control.request("POST", "/control/faults", {"kind": kind, **how})
 
 
 async def heard(pair: Pair, count: int) -> list[dict[str, Any]]:
@@ -206,41 +196,6 @@ async def test_the_bot_writes_where_it_was_brought_in_or_has_joined(pair: Pair) 
 async def test_the_bot_joins_a_channel(pair: Pair) -> None:
     assert (await pair.web.conversations_join(channel=LOUNGE))["channel"]["is_member"]
     assert (await pair.web.chat_postMessage(channel=LOUNGE, text="x"))["ok"]
-
-
-async def test_a_rate_limit_and_a_server_error_are_survived_by_slack_sdks_retry_handlers(pair: Pair) -> None:
-    await fault(pair, "rate_limited", retry_after=0)
-    await fault(pair, "server_error", methods=["auth.test"])
-    handlers = [AsyncRateLimitErrorRetryHandler(2), AsyncServerErrorRetryHandler(2)]
-    client = AsyncWebClient(token=TOKEN, base_url=f"{pair.url}/api/", retry_handlers=[*handlers])
-    assert (await client.auth_test())["ok"]
-    calls = (await pair.control.request("GET", "/control/calls"))["calls"]
-    failed = [(429, "ratelimited"), (500, "internal_error")]
-    assert [(call["status"], call["error"]) for call in calls] == [*failed, (200, None)]
-
-
-async def test_a_lost_answer_leaves_the_message_there_and_a_slow_one_comes_too_late(pair: Pair) -> None:
-    impatient = AsyncWebClient(token=TOKEN, base_url=f"{pair.url}/api/", timeout=1, retry_handlers=[])
-    await fault(pair, "answer_lost", methods=["chat.postMessage"])
-    with pytest.raises(aiohttp.ClientError):
-        await impatient.chat_postMessage(channel=GENERAL, text="did it arrive?")
-    assert await texts(pair) == ["did it arrive?"]
-    await fault(pair, "invalid_auth")
-    assert await failing(pair.web.auth_test()) == "invalid_auth"
-    await fault(pair, "slow", delay="300s")
-    with pytest.raises(TimeoutError):
-        await impatient.auth_test()
-
-
-async def test_a_command_is_answered_at_its_response_url_five_times(pair: Pair) -> None:
-    pair.app.answer({"text": "at once"})
-    body = {"command": "/deploy", "text": "now", "channel": "general"}
-    answer = await pair.control.request("POST", "/control/commands", body)
-    hook = AsyncWebhookClient(answer["response_url"])
-    sent = [await hook.send(text=f"{number}", response_type="in_channel") for number in range(6)]
-    assert [response.status_code for response in sent] == [200] * 5 + [404]
-    assert (sent[0].body, "used_url" in sent[5].body) == ("ok", True)
-    assert await texts(pair) == ["4", "3", "2", "1", "0"]
 
 
 async def test_a_scheduled_message_is_posted_at_its_time_or_deleted_until_a_minute_before(pair: Pair) -> None:

@@ -4,12 +4,10 @@ from datetime import timedelta
 
 import pytest
 from pydantic import ValidationError
-from slack_sdk.signature import Clock, SignatureVerifier
 
 from surelane.errors import SettingsError
 from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.interactions import Interactions, ResponseUrl
-from surelane_dev.simulator.posting.post import signed_headers
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.webapi.methods import METHODS
 from surelane_dev.simulator.webapi.tiers import IN_CHANNEL, RateLimitedError, RateLimits
@@ -41,17 +39,6 @@ def test_a_fault_meets_its_method_as_often_as_it_says_or_until_it_is_taken_away(
 def test_a_fault_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Fault.model_validate(wrong)
-
-
-def test_requests_are_signed_as_slacks_verifier_wants() -> None:
-    class At(Clock):
-        def now(self) -> float:
-            return 1_700_000_100
-
-    headers = signed_headers("secret", '{"ä": 1}'.encode(), 1_700_000_000)
-    verifier = SignatureVerifier("secret", At())
-    assert verifier.is_valid_request('{"ä": 1}'.encode(), headers)
-    assert not verifier.is_valid_request(b"{}", headers)
 
 
 def test_a_trigger_opens_one_modal_in_three_seconds_and_a_response_url_is_good_for_five_uses() -> None:

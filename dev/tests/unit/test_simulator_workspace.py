@@ -14,7 +14,7 @@ from surelane_dev.simulator.posting.events import envelope, events_of, rich_text
 from surelane_dev.simulator.saved import SavedConversations
 from surelane_dev.simulator.sessions import AgentSessions
 from surelane_dev.simulator.workspace.demo import BOT, demo_workspace, workspace_of
-from surelane_dev.simulator.workspace.model import Change, Deleted, Message, Posted, Reacted, StatusSet
+from surelane_dev.simulator.workspace.model import Change, Deleted, Message, Posted, StatusSet
 from surelane_dev.simulator.workspace.typed import slack_text
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -65,14 +65,6 @@ def test_a_reply_to_a_reply_stands_in_the_thread_and_a_message_with_replies_leav
     made.workspace.delete(reply)
     assert reply.ts not in made.general.messages
     assert [type(change) for change in made.changes] == [Posted] * 3 + [Deleted] * 3
-
-
-def test_a_reaction_counts_once_and_can_be_taken_back(made: Made) -> None:
-    message = made.workspace.post(made.general, ADA, "first")
-    assert [made.workspace.react(message, GRACE, "eyes") for _ in range(2)] == [True, False]
-    assert [made.workspace.unreact(message, GRACE, "eyes") for _ in range(2)] == [True, False]
-    assert message.reactions == {}
-    assert [change.added for change in made.changes if isinstance(change, Reacted)] == [True, False]
 
 
 def test_a_status_lapses_after_two_minutes_or_with_the_bots_reply_not_with_a_persons(made: Made) -> None:

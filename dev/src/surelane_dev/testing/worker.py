@@ -87,8 +87,8 @@ class LocalWorker:
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
             metrics = Metrics()
-            observer, more = Observer(metrics, None), {"step_retries": AT_ONCE, "engine": self._engine}
-            worker = Assembly(self.settings, self._handlers, pools, slack, observer, **more)
+            more: dict[str, Any] = {"step_retries": AT_ONCE, "engine": self._engine}
+            worker = Assembly(self.settings, self._handlers, pools, slack, Observer(metrics, None), **more)
             # The poller tells the first scheduler when schedules are due. This one is told by the test's clock.
             schedules = registered_in(self._handlers).schedules()
             worker.scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)

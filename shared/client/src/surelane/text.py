@@ -113,7 +113,7 @@ def shown_beside(message: Payload) -> str:
         if each.get("is_share") is True:
             author = text_in(each.get("author_id"))
             whose = f"<@{author}>" if author else text_in(each.get("author_name")) or "somebody"
-            beside.append("\n".join([f"(Forwarded, by {whose}:)", *_parts(each | {"author_name": None})]))
+            beside.append("\n".join([f"(Forwarded, by {whose}:)", *_parts({**each, "author_name": None})]))
         elif not (each.get("from_url") or each.get("original_url")):
             beside += list(_parts(each)) or [typed(text_in(each.get("fallback")) or "")]
     known = {"", said, *said.split("\n")}

@@ -176,7 +176,7 @@ class Joining(Input):
     user: str
 
 
-class Problem(Input):
+class Unanswered(Input):
     """Why the app answers nothing; empty: it can."""
 
     text: str

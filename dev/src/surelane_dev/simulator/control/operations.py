@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from surelane_dev.simulator.control.acts import SIMULATOR, Act, BadRequestError, channel_named
-from surelane_dev.simulator.control.inputs import DisconnectInput, Problem
+from surelane_dev.simulator.control.inputs import DisconnectInput, Unanswered
 from surelane_dev.simulator.faults import Fault
 from surelane_dev.simulator.posting.delivery import Delivery, delivery_json
 from surelane_dev.simulator.simulator import Simulator
@@ -59,7 +59,7 @@ async def state(act: Act[None]) -> JSON:
     }
 
 
-async def show_problem(act: Act[Problem]) -> JSON:
+async def show_problem(act: Act[Unanswered]) -> JSON:
     """Show on every page why the app answers nothing."""
     act.simulator.problem = act.asked.text
     act.simulator.feed.publish("problem", {"text": act.asked.text})

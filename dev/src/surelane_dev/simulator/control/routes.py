@@ -26,7 +26,7 @@ ROUTES = (
     act("POST", "views/{view}", modals.submit, inputs.Submission),
     act("DELETE", "views/{view}", modals.close, inputs.Closing),
     act("GET", "state", operations.state),
-    act("PUT", "problem", operations.show_problem, inputs.Problem),
+    act("PUT", "problem", operations.show_problem, inputs.Unanswered),
     web.get("/control/feed", operations.feed),
     web.get("/control/reply", operations.reply),
     act("GET", "faults", operations.list_faults),

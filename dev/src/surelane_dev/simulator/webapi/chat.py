@@ -24,8 +24,9 @@ def post_message(call: MethodCall) -> JSON:
     thread_ts = thread_of(call, channel)
     metadata = metadata_of(call)
     broadcast = thread_ts is not None and call.flag("reply_broadcast")
-    more = {"username": call.text("username") or None, "subtype": "thread_broadcast" if broadcast else None}
-    message = call.workspace.speak(channel, **content, **more, thread_ts=thread_ts, metadata=metadata)
+    more: JSON = {"username": call.text("username") or None, "thread_ts": thread_ts, "metadata": metadata}
+    more["subtype"] = "thread_broadcast" if broadcast else None
+    message = call.workspace.speak(channel, **content, **more)
     shape = message_json(call.workspace, message, metadata=True)
     return {"channel": channel.id, "ts": message.ts, "message": shape}
 
@@ -60,7 +61,7 @@ def post_ephemeral(call: MethodCall) -> JSON:
     if user is None or user.id not in channel.members:
         raise ApiError("user_not_in_channel")
     content = content_of(call)
-    place = {"visible_to": user.id, "thread_ts": thread_of(call, channel)}
+    place: JSON = {"visible_to": user.id, "thread_ts": thread_of(call, channel)}
     return {"message_ts": call.workspace.speak(channel, **content, **place).ts}
 
 

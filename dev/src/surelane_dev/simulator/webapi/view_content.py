@@ -39,7 +39,7 @@ def placed(
     place = old or below
     previous = old.content["previous_view_id"] if old else below.id if below else None
     root = place.content["root_view_id"] if place else view_id
-    view = {"id": view_id, "previous_view_id": previous, "root_view_id": root, "state": {"values": {}}}
+    view: JSON = {"id": view_id, "previous_view_id": previous, "root_view_id": root, "state": {"values": {}}}
     view |= dict.fromkeys(("team_id", "app_installed_team_id"), workspace.team_id)
     view |= {"app_id": workspace.app_id, "bot_id": workspace.bot_id}
     return content | view | {"hash": f"{workspace.next_ts()}.{token_hex(4)}"}

@@ -113,9 +113,14 @@ update agent.event set vt = 'infinity', claimed_by = null, heartbeat_at = null, 
 where id = ID;
 
 -- rule: parents
--- means: children whose parent is in neither queue nor history, or that are their own parent
+-- means: children whose parent is in neither queue nor history, or that wait for themselves
 -- advice: nothing waits for it
-e.continuation_id = e.id or e.continuation_id is not null
+e.continuation_id is not null and e.id in (
+    with recursive up (id, nth) as (
+        select e.continuation_id, 1
+        union all select p.continuation_id, nth + 1 from up join agent.event as p using (id) where nth < 50)
+    select id from up)
+or e.continuation_id is not null
 and e.enqueued_at > now - coalesce((select older_than from agent.retention), interval '100 years')
 and not exists (select from agent.event as p where p.id = e.continuation_id)
 and not exists (select from agent.event_hist as p where p.id = e.continuation_id);
@@ -181,14 +186,19 @@ and not exists (select from agent.limit_note as n where n.kind = e.kind and n.li
 select agent.note_parked(array[ID], false);
 
 -- rule: waits
--- means: suspended events whose waits nothing ends: none is open, or the signal of the only one has
--- come
+-- means: suspended events whose waits nothing ends: none is open, the signal of the only one has
+-- come, or all have passed
 -- advice: let it look
 e.claimed_by is null and e.claimed <> '{}' and e.vt > now + interval '5 years' and e.vt < 'infinity'
 and (select count(*) = count(g.id) from agent.step as s
     left join lateral (select id from agent.signal as g where g.event_id = e.id and g.name = s.name
     and g.taken_by is null limit 1)
-    as g on true where s.event_id = e.id and s.sort = 'wait' and s.finished_at is null having count(*) < 2);
+    as g on true where s.event_id = e.id and s.sort = 'wait' and s.finished_at is null having count(*) < 2)
+-- An operator may have moved it to another time.
+or e.claimed_by is null and not e.retrying and e.vt > now + interval '1 min'
+and not e.changes @> '[{"action": "rescheduled"}]'
+and (select bool_and(coalesce(s.due_at < now - interval '1 min', false)) from agent.step as s
+    where s.event_id = e.id and s.sort in ('sleep', 'wait') and s.finished_at is null);
 update agent.event set vt = agent.clock() where id = ID;
 
 -- look: claims
@@ -465,6 +475,27 @@ select * from agent.damaged_seals(100) as e (named);
 -- advice: install the app again; restore the key from a backup, or cancel the event: surelane
 -- events cancel
 true;
+
+-- look: refreshes
+-- table: agent.installation
+-- name: 'installation of ' || e.owner_id
+select owner_id, refreshing_until from agent.installation order by owner_id;
+
+-- rule: refreshes
+-- means: installations whose tokens one process refreshes for longer than an hour: no other may
+-- advice: let another one refresh them
+e.refreshing_until > now + interval '1 hour';
+update agent.installation set refreshing_until = null where format('installation of %s', owner_id) = 'ID';
+
+-- look: erasures
+-- table: agent.erasure
+-- name: 'erasure ' || e.id
+select id, asked_at, finished_at from agent.erasure order by id desc;
+
+-- rule: erasures
+-- means: erasures that have not ended for a day
+-- advice: repeat the command: surelane erase
+e.finished_at is null and e.asked_at < now - interval '1 day';
 
 -- look: positions
 -- name: e.named

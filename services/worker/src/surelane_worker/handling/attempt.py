@@ -25,12 +25,12 @@ from surelane_worker.handling.flow import AttemptTasks, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.records import plain
 from surelane_worker.handling.routes import FIRST
-from surelane_worker.handling.steps import Steps, inside_step
+from surelane_worker.handling.steps import StepError, Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
-from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.client import OF_TOKEN, SlackClients, slack_error
 from surelane_worker.slack.notes import ClaimLostError, Notebooks
 from surelane_worker.slack.replies import Replies
-from surelane_worker.slack.tokens import BotTokens, Refresher
+from surelane_worker.slack.tokens import BotTokens, Refresher, owner_of
 from surelane_worker.worker_settings import WorkerSettings
 
 LONGEST_PROGRESS = 200
@@ -158,6 +158,16 @@ class Attempt:
             await opening
         if tokens is not None:
             self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
+
+    async def has_old_token(self, error: BaseException) -> bool:
+        """Return whether Slack refused a token that an install or a refresh has replaced meanwhile."""
+        refused = error.__cause__ if isinstance(error, StepError) else error
+        tokens, owner, clients = self.services.tokens, owner_of(self.events[0]), self._clients
+        if slack_error(refused) not in OF_TOKEN or tokens is None or owner is None or clients is None:
+            return False
+        with suppress(SurelaneError):
+            return await tokens.is_replaced(owner, clients)
+        return False
 
     async def check_claim(self) -> None:
         """Return while the claim stands and the handler is not suspended; otherwise cancel it."""

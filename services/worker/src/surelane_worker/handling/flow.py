@@ -27,7 +27,7 @@ SURE = 3
 TURNS = 20
 """Turns in which a handler that is to do nothing new may still register an undo."""
 COMING = 60.0
-"""Seconds for which it may take its time, such as for a call, until it comes to all that is stored."""
+"""Seconds for which it may take its time, such as for a call or a timeout, until it comes to all that is stored."""
 LOOK, SOONEST = 1.0, 0.1
 """Seconds between two looks whether a wait is over, while something else goes on: at most, and at least."""
 HELD_BACK, HELD_BACK_TIMED = 1.0, 0.05
@@ -150,7 +150,7 @@ class Flow:
             gate = self._loop.create_future()
             heappush(self._gates, (place, next(self._numbers), gate))
             soon = self._loop.call_later(HELD_BACK_TIMED, self._pass_timed, place)
-            late = self._loop.call_later(HELD_BACK, self._pass_late, place)
+            late = self._loop.call_later(HELD_BACK, self._pass_late, place, self._loop.time() + COMING)
             try:
                 await self._parked(gate)
             finally:
@@ -161,10 +161,10 @@ class Flow:
         if True in self._cuts_of_gates():
             self._pass(place)
 
-    def _pass_late(self, place: int) -> None:
+    def _pass_late(self, place: int, until: float) -> None:
         """Let a result come, unless it came after a timeout, past which the handler came to what was stored before."""
-        if place > self._next and self._cuts_of_gates() == {False}:
-            self._loop.call_later(HELD_BACK, self._pass_late, place)
+        if place > self._next and self._loop.time() < until and self._cuts_of_gates() == {False}:
+            self._loop.call_later(HELD_BACK, self._pass_late, place, until)
         else:
             self._pass(place)
 

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import Context as Variables
 from itertools import chain, islice
 from math import inf
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, MethodType
+from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from surelane_service.lifecycle import RUN
@@ -94,7 +94,7 @@ def _reached(future: Any, tasks: Collection[Task], parked: Collection[Future]) -
         inner = getattr(future, "_children", None) or [_shielded(future)]
         found = {_reached(each, tasks, parked) for each in inner if each is not None}
         return None if found <= {None} else True in found and hasattr(future, "_children")
-    innermost = list(_code_of(future.get_coro()))[-1]
+    innermost = next(iter([*_code_of(future.get_coro())][-1:]), None)
     if _is_waiting(innermost):
         named = _frame(innermost).f_locals  # type: ignore[union-attr]  # it has one
         found = {_reached(each, tasks, parked) for each in named.get("fs") or [named.get("fut")]}
@@ -106,12 +106,11 @@ def _reached(future: Any, tasks: Collection[Task], parked: Collection[Future]) -
 
 def _shielded(future: object) -> Future | None:
     """Return what an ``asyncio.shield`` protects."""
-    for each in gc.get_referents(future):
-        if getattr(each, "__qualname__", "").startswith("shield."):
-            return next(
-                cell.cell_contents for cell in each.__closure__ if asyncio.isfuture(cell.cell_contents)
-            )
-    return None
+    called = [each for each in gc.get_referents(future) if isinstance(each, FunctionType)]
+    cells = [
+        cell for each in called if each.__qualname__.startswith("shield.") for cell in each.__closure__ or ()
+    ]
+    return next((cell.cell_contents for cell in cells if asyncio.isfuture(cell.cell_contents)), None)
 
 
 def _is_waiting(code: Any) -> bool:
@@ -201,5 +200,6 @@ def _held(holder: object, *, inside: bool = False) -> Iterator[object]:
         entered = isinstance(each, MethodType)
         held = each.__self__ if entered else each
         yield held
-        if entered or isinstance(held, _MANAGERS) or (inside and isinstance(held, _PARTS)):
-            yield from _held(held, inside=not isinstance(held, _CODE))
+        sort = type(held)  # what another class stands in for may not be asked
+        if entered or issubclass(sort, _MANAGERS) or (inside and issubclass(sort, _PARTS)):
+            yield from _held(held, inside=not issubclass(sort, _CODE))

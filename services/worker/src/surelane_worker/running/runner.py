@@ -35,6 +35,7 @@ from surelane_worker.handling.outcomes import (
     Held,
     Outcome,
     Release,
+    Retry,
     Snooze,
     outcome_of,
 )
@@ -237,7 +238,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
             if await was_cancelled(error, attempt, work):
                 return Release()
-            return _ended_by(error, work, within, limit)
+            return await _ended_by(error, attempt, within, limit)
         finally:
             if handler.answers:
                 attempt.conclude(completed=isinstance(outcome, Complete))
@@ -396,10 +397,14 @@ async def _elsewhere(version: str, _given: object, _context: Context) -> Held:
     return Held(0, begun=False, version=version)
 
 
-def _ended_by(
-    error: BaseException, work: Work, within: float | None, limit: asyncio.Timeout | None
-) -> Fail | Release:
-    if isinstance(error, asyncio.CancelledError) and work.stopped is not None:  # else the handler did it
+async def _ended_by(
+    error: BaseException, attempt: Attempt, within: float | None, limit: asyncio.Timeout | None
+) -> Fail | Release | Retry:
+    if await attempt.has_old_token(error):
+        return Retry(0, "the token was replaced meanwhile")
+    if (
+        isinstance(error, asyncio.CancelledError) and attempt.work.stopped is not None
+    ):  # else the handler did it
         uncancel()
         return Release()
     if isinstance(error, TimeoutError) and limit is not None and limit.expired():

@@ -53,6 +53,8 @@ FINAL = frozenset(
     """.split()  # noqa: SIM905 - a list literal would fill a page
 )
 """Slack's errors that no further attempt can solve: of the token, of the place, and of what was sent."""
+OF_TOKEN = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
+"""Those that are of the token. An install or a refresh may have replaced it meanwhile."""
 
 UNANSWERABLE = frozenset({400, 404, 410, *range(300, 400)})
 """Final statuses of a response_url: it is used up, expired, refuses the message, or redirects."""
@@ -122,11 +124,12 @@ async def messages_of(
         log.warning("cannot read earlier messages", error=slack_error(error))
 
 
-def slack_error(error: BaseException) -> str | None:
+def slack_error(error: BaseException | None) -> str | None:
     """Return Slack's name for an error, such as ``channel_not_found``, or ``None`` if it is not an error of Slack's."""
     if not isinstance(error, SlackApiError):
         return None
-    answered = error.response.get("error") if hasattr(error.response, "get") else None
+    said = getattr(error.response, "data", error.response)  # any JSON
+    answered = said.get("error") if hasattr(said, "get") else None
     return answered if isinstance(answered, str) else None
 
 

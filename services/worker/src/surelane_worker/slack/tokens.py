@@ -135,6 +135,12 @@ class BotTokens:
             lookup.add_done_callback(partial(self._looked_up, owner))
         return await asyncio.shield(lookup)  # one event's cancellation is not the others'
 
+    async def is_replaced(self, owner: Owner, clients: SlackClients) -> bool:
+        """Return whether an installation has another token by now than that of these clients."""
+        if (known := self._known.get(owner)) is not None:
+            known.until = 0.0
+        return await self.clients_of(owner) not in (None, clients)
+
     def _looked_up(self, owner: Owner, lookup: asyncio.Task[SlackClients | None]) -> None:
         del self._lookups[owner]
         if not lookup.cancelled():
