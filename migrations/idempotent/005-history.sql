@@ -227,8 +227,8 @@ begin
                 where x.extname = 'timescaledb');
         exception when others then
             if agent.is_outage(sqlstate) then raise; end if;
-            raise warning using message = format('history stays a plain table, as TimescaleDB refuses it with'
-                ' SQLSTATE %s: %s. Its latest row is event %s. Correct the cause; apply --again'
+            raise warning using message = format('history stays a plain table, as TimescaleDB refuses it'
+                ' with SQLSTATE %s: %s. Latest row: event %s. Correct the cause; apply --again'
                 , sqlstate, sqlerrm, (select format('%s, of %s', id, event_ts) from agent.event_hist
                     order by event_ts desc limit 1));
         end;
