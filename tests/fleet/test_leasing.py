@@ -1,6 +1,9 @@
 """Leases are renewed while a handler runs. If one is lost or its worker dies, another worker takes the event."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import structlog
@@ -41,6 +44,33 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
         rows = await f.sql("select cardinality(claimed) = 1 and vt > agent.clock() as held from agent.event")
         assert [row["held"] for row in rows] == [True] * 4
         assert [await event.result() for event in (*grouped, alone)] == [1] * 4
+
+
+@asynccontextmanager
+async def refusing(f: Any, table: str) -> AsyncIterator[None]:
+    """Let each row of a table with the word "bad" refuse updates, for the length of the block."""
+    await f.sql(
+        r"""create function public.refuse() returns trigger language plpgsql as $$ begin
+        if old::text ~ '\mbad\M' then raise check_violation using message = 'theirs'; end if; return new; end $$"""
+    )
+    trigger = f"create trigger theirs before update on agent.{table}"
+    await f.sql(f"{trigger} for each row execute function public.refuse()")
+    try:
+        yield
+    finally:
+        await f.sql("drop function public.refuse() cascade")
+
+
+@virtual
+async def test_a_row_that_refuses_heartbeats_keeps_no_other_from_them() -> None:
+    ended: list[int] = []
+    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "10s"}) as f:
+        (good, bad) = [await f.enqueue("sleep", {"seconds": 35, "is": word}) for word in ("good", "bad")]
+        await f.until(lambda: all(f.workers[0].runs(event) for event in (good, bad)))
+        async with refusing(f, "event"):
+            assert await good.result() == 1
+            assert (await bad.row())["attempts"] == 1
+        assert len(ended) == 2
 
 
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)

@@ -21,6 +21,7 @@ from surelane_worker import Context, Event, Handlers
 from surelane_worker.duties import Scheduler
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.observing.metrics import Metrics
+from tests.fleet.test_leasing import refusing
 
 NEVER = {"SURELANE_POLL_INTERVAL": "1h"}
 
@@ -119,14 +120,16 @@ async def test_a_bad_schedule_holds_up_no_other_and_is_marked_with_its_reason() 
         for name, values in BROKEN.items():
             await f.sql(BY_HAND.format(name, values))
         await f.sql("alter table agent.cron enable trigger cron_sound")
+        await set_cron(f, "bad", now(f))
         await set_cron(f, "sound", now(f))
         with capture_logs() as logs:
-            f.start()
-            f.start()
-            await f.sleep("3m")
-            await set_cron(f, "later", now(f))
-            await f.sleep("1m")
-        stored = {row[0] for row in await f.sql("select event ->> 'cron' from agent.event")}
+            async with refusing(f, "cron"):
+                f.start()
+                f.start()
+                await f.sleep("3m")
+                await set_cron(f, "later", now(f))
+                await f.sleep("1m")
+                stored = {row[0] for row in await f.sql("select event ->> 'cron' from agent.event")}
         assert stored >= {"sound", "later"}
         marked = dict(await f.sql("select name, problem from agent.cron where problem is not null"))
         assert marked.keys() >= {"a zone", "a empty zone", "a fields", "a internal", "a hook", "a no object"}
@@ -137,6 +140,7 @@ async def test_a_bad_schedule_holds_up_no_other_and_is_marked_with_its_reason() 
         )
         said = [(each["schedule"], each["reason"]) for each in logs if each["event"] == "schedule failed"]
         assert len(said) <= 2 * len(set(said))
+        assert any(name == "bad" and "theirs" in reason for name, reason in said)
 
 
 @pytest.mark.parametrize("name", ["always", "never", "long past", "no object", "internal", "hook"])

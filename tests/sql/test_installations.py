@@ -139,6 +139,11 @@ async def test_a_row_copied_from_another_workspace_stays_shut(queue: Connection,
     )
     with pytest.raises(SealedError):
         await store(service).async_find_bot(enterprise_id=None, team_id="T2")
+    await store(service).async_save_bot(installation("T2").to_bot())
+    rows = await kept(service).find(Owner("T2"))
+    assert list(rows) == [BOT], "a person's row that no key opens stops no bot"
+    with pytest.raises(SealedError):
+        await kept(service).find(Owner("T2"), installation("T2").user_id)
 
 
 async def test_dump_log_of_writes_and_values_hold_no_plain_token(

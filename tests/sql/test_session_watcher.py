@@ -10,6 +10,7 @@ from surelane_service.engine import Engine
 from surelane_service.fleet import WorkerSessions
 from surelane_worker.sessions import ALONE, JITTER, LOOK, OUTAGE, SessionWatcher
 from tests.sql.queue_steps import claim, enqueue
+from tests.sql.test_one_bad_item import ON, REFUSED
 
 GRACE = 5.0
 
@@ -72,6 +73,18 @@ async def test_a_lost_worker_is_dead_after_the_grace(post: Post) -> None:
     assert (await post.looks(at=2), post.pause) == ([], LOOK)
     assert (await post.looks(at=5.5), post.pause) == ([], 0.5)
     assert await post.looks(at=6) == ["lost"]
+
+
+async def test_a_worker_whose_row_refuses_keeps_no_other_from_its_rescue(
+    post: Post, queue: Connection
+) -> None:
+    await queue.execute(f"{REFUSED}; {ON.format('update on agent.worker')}")
+    try:
+        await post.lose("bad", "good")
+        assert [await post.looks(at=at) for at in range(0, 20, 2)][-1] == ["good"]
+    finally:
+        await queue.execute("drop function public.refuse() cascade")
+    assert await post.looks(at=21) == ["bad", "good"]
 
 
 @pytest.mark.parametrize("outage", ["restart", "restart unseen", "away", "frozen", "own session"])

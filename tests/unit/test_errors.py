@@ -42,12 +42,18 @@ OURS = (
 @pytest.mark.parametrize("code", sorted({*CODES, "", "SL001", "ZZ999", "28P01", "72000", "XX002"}))
 def test_each_code_has_a_verdict_and_only_content_is_the_calls_fault(code: str) -> None:
     named = next((name for name, codes in VERDICTS.items() if code in codes), "DatabaseRefused")
-    found = of_server("no", code, "ERROR", uncertain=False)
+    found = of_server("no", code, "ERROR", uncertain=False, report=Report(code, about="agent.enqueue"))
     assert (type(found).__name__, refuses_call(found)) == (named, code in CONTENT)
     beside = {"23505", "25P02", "40001", "40P01", "55P03"}
     assert blames_server(found) is (code not in CONTENT | beside)
     others = of_server("no", code, "ERROR", uncertain=False, report=report_of(code, OTHERS, ()))
     assert not refuses_call(others), "a trigger of others never decides"
+
+
+def test_a_full_queue_of_notifications_is_no_calls_fault() -> None:
+    """PostgreSQL 17 says at the commit, without a context: 54000, too many notifications in the NOTIFY queue."""
+    full = of_server("too many", "54000", "ERROR", uncertain=False, report=report_of("54000", None, ()))
+    assert (type(full).__name__, refuses_call(full), blames_server(full)) == ("DatabaseRefused", False, True)
 
 
 def test_the_table_is_whole() -> None:

@@ -131,7 +131,10 @@ class Scheduler:
             problem = told(error) if isinstance(error, DatabaseRefused) else str(error)
             self._tell(due.name, problem)
             own = refuses_call(error) or following is None
-            await self.engine.note_cron(due.name, due.next_at, problem, following if own else None)
+            try:
+                await self.engine.note_cron(due.name, due.next_at, problem, following if own else None)
+            except DatabaseRefused:  # its row refuses that, too: the log has said it
+                own = False
             self._again = self._again or not own
             return False
         if fired:

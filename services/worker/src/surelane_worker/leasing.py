@@ -282,13 +282,13 @@ class Leases:
                 answered = False
                 if is_slow(error):
                     log.warning("heartbeats are slow", count=len(batch), **described(error))
-                    if len(batch) > 1:
-                        batches += parts_of(batch)
                 elif isinstance(error, DatabaseUnavailable):
                     self._outage.goes_on(error)
                     return False
-                elif not isinstance(error, TransientConflict):
-                    log.error("heartbeats failed", **described(error))  # noqa: TRY400 - its traceback says no more
+                elif len(batch) == 1 and not isinstance(error, TransientConflict):
+                    log.error("heartbeat failed", **batch[0].named, **described(error))  # noqa: TRY400 - its traceback says no more
+                if len(batch) > 1:
+                    batches += parts_of(batch)  # one event that is slow or refuses keeps no other from it
         self._outage.is_over()
         return answered
 

@@ -249,7 +249,13 @@ class SessionWatcher:
 
     async def _rescue_all(self) -> None:
         for (worker, key), lost_for in list(self._dying.items()):
-            rescued, remaining = await self.engine.rescue_worker(worker, key, lost_for=lost_for, by=self.name)
+            try:
+                rescued, remaining = await self.engine.rescue_worker(
+                    worker, key, lost_for=lost_for, by=self.name
+                )
+            except DatabaseRefused as error:  # its row may refuse that: it keeps no other from its rescue
+                log.error("a worker cannot be rescued", worker=worker, **described(error))  # noqa: TRY400 - its traceback says no more
+                continue
             if rescued:
                 self.wake()
             if rescued or not remaining:

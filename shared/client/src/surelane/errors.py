@@ -172,6 +172,8 @@ CONTENT = frozenset(
 asyncpg raises 22000 itself, of an argument that it cannot send. Each other code tells of the server: its state, its
 settings, its schema and the rights in it, or constraints, triggers and indexes that others added.
 """
+_TOO_LARGE = "54000"
+"""In a function, a value is too large. Without one, at the commit, the queue of notifications is full."""
 _AWAY = ("08", "28", "3D", "53", "57")
 """Classes of errors of a server that is away, going away, coming back, or out of connections."""
 _AWAY_TOO = ("25006", "25P03", "25P04")
@@ -232,7 +234,7 @@ def of_server(
         error = OutcomeUnknown(message)
     elif (sqlstate[:2] in _AWAY or sqlstate in _AWAY_TOO) and sqlstate != _OUT_OF_MEMORY:
         error = DatabaseUnavailable(message)
-    elif sqlstate in CONTENT and not report.foreign:
+    elif sqlstate in CONTENT and not report.foreign and (sqlstate != _TOO_LARGE or report.about):
         error = InvalidInput(message, sqlstate)
     else:
         error = _BY_SQLSTATE.get(sqlstate, DatabaseRefused)(message, sqlstate)

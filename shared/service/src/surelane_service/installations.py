@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from slack_sdk.oauth.installation_store import Bot, Installation
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.codec import SecretKeys
+from surelane.codec import SealedError, SecretKeys
 
 BOT = ""
 """The user id of a bot's row."""
@@ -146,9 +146,18 @@ class Installations:
         )
 
     async def find(self, owner: Owner, user_id: str | None = None) -> dict[str, Stored]:
-        """Return the bot's row and a person's by their user ids; ``None``: the person who installed last."""
-        rows = await self._database.rows("find_installation", *owner.arguments, user_id)
-        return {row["user_id"]: self._stored(owner, row) for row in rows}
+        """Return the bot's row and a person's by their user ids; ``None``: the person who installed last.
+
+        That person's row is left out if no key opens it: the bot goes on.
+        """
+        found = {}
+        for row in await self._database.rows("find_installation", *owner.arguments, user_id):
+            try:
+                found[row["user_id"]] = self._stored(owner, row)
+            except SealedError:
+                if row["user_id"] in (BOT, user_id):
+                    raise
+        return found
 
     async def await_one(self, event_id: int, owner: Owner, until: datetime, user_id: str = BOT) -> bool:
         """Record that an event waits for an installation until then. Return whether it is there by now."""

@@ -34,6 +34,7 @@ WATCHED = (
     "ownership",
     "row security",
     "publications",
+    "collation",
     "sequences",
 )
 """What may change under a running installation, of all that Surelane needs of a database."""
@@ -88,7 +89,8 @@ async def verify(
     schema = await _answered("schema", partial(server.schema, connection))
     if schema[0].level is Level.PROBLEM:
         return schema
-    checks: dict[str, Check] = {"needs": partial(server.needs, connection, ["row security", "sequences"])}
+    needs = ["row security", "collation", "sequences"]
+    checks: dict[str, Check] = {"needs": partial(server.needs, connection, needs)}
     checks |= {"timeline": partial(server.timeline, connection), "objects": partial(objects, connection)}
     checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
     return schema + await _all_answered(checks, progress)

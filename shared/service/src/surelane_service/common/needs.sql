@@ -124,6 +124,15 @@ and not exists (select from pg_index where indrelid = c.oid and indisprimary);
 select 'on changes of a schema: ' || coalesce(string_agg(evtname, ', '), 'none') as found, false as wrong
 from pg_event_trigger where evtenabled <> 'D' and evtevent <> 'login';
 
+-- schema: collation
+-- advice: texts sort otherwise than when their indexes were built: rows are missed, and unique keys
+-- stored twice. Stop the services. As the database's owner, one after the other: {cure}
+select format('locale data of version %s; the server has %s', coalesce(datcollversion, 'none'), coalesce(actual, 'none'))
+    as found
+, coalesce(datcollversion <> actual, false) as wrong
+, format('reindex schema agent; alter database %I refresh collation version', datname) as cure
+from pg_database, pg_database_collation_actual_version(oid) as actual where datname = current_database();
+
 -- schema: sequences
 -- advice: new events would get ids of old ones, as after a restore of single tables. As the
 -- schema's owner: {cure}
