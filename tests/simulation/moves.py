@@ -52,7 +52,9 @@ async def _moved(fleet: "Fleet", wire: Wire, team: str) -> int:
     tables = {row["name"]: row["condition"] for row in rows}
     moving = _Move(wire, cast("Any", _Elsewhere()), team, lambda _: fleet.disturb(), tables)
     commit = await moving._hold()  # noqa: SLF001 - the mover's, without its target
-    copies = [f"create table moved.{each} as select * from agent.{each} where {tables[each]}" for each in tables]
+    copies = [
+        f"create table moved.{each} as select * from agent.{each} where {tables[each]}" for each in tables
+    ]
     await wire.execute("; ".join(["create schema moved", *copies]))
     events = await wire.fetchval("select count(*) from moved.event")
     await wire.fetch("select agent.delete_moved($1, 'operator', '{}', '{}')", team)
