@@ -228,7 +228,7 @@ begin
         exception when others then
             if agent.is_outage(sqlstate) then raise; end if;
             raise warning using message = format('history stays a plain table, as TimescaleDB refuses it'
-                ' with SQLSTATE %s: %s. Its latest row is event %s. Correct the cause and run: apply --again'
+                ' with SQLSTATE %s: %s. Latest row: event %s. Correct the cause; apply --again'
                 , sqlstate, sqlerrm, (select format('%s, of %s', id, event_ts) from agent.event_hist
                     order by event_ts desc limit 1));
         end;

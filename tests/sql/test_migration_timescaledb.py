@@ -99,7 +99,7 @@ async def test_what_refuses_the_conversion_is_named_and_blocks_no_upgrade(
         assert applied.code == 0, applied.progress
         (warning,) = [line for line in applied.progress.splitlines() if "history stays a plain table" in line]
         assert re.search(
-            f"SQLSTATE {code}: .+ Its latest row is event 1, of .+ Correct the cause and run", warning
+            f"SQLSTATE {code}: .+ Latest row: event 1, of .+ Correct the cause; apply --again", warning
         ), warning
         await connection.execute(mended)
     assert (await command(fresh, "apply", "--again")).code == 0
