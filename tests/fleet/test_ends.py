@@ -199,7 +199,7 @@ async def test_a_timeout_beside_a_step_that_goes_on_passes_in_each_run(soon: Cal
         if not await soon(paying):
             await ctx.slack.reply(event, "still paying", channel="C1")
             await ctx.step("note", shop.log.append, "slow")
-        receipt = await paying
+        receipt = str(await paying)
         await shop.die()
         await ctx.slack.reply(event, receipt, channel="C1")
         return receipt

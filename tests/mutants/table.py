@@ -83,7 +83,7 @@ TABLE = r"""
 +         if self.attempts:
 # kept-claims: claims whose answer was lost are released
 @ sql/012-lease.sql > fleet/test_outages.py sql/test_sessions.py fleet/test_workers.py
-~ from agent.event as e where e.attempts > 0 and e.vt > _now and e.claimed_by ==> from agent.event as e where false and e.vt > _now and e.claimed_by
+~ as e where e.attempts > 0 and e.vt > _now and e.claimed_by = _name ==> as e where false and e.claimed_by = _name
 # kept-keys: a job that is replaced gets the new limit key
 @ sql/004-job.sql > sql/test_limits.py sql/test_enqueue.py
 ~ where e.id = _found.id and _limit_key is not null ==> where false and _limit_key is not null

@@ -75,7 +75,12 @@ async def test_a_message_that_cannot_be_opened_or_read_hides_no_other_of_its_thr
     for nth in range(3):
         inner = {"type": "app_mention", "channel": "C1", "ts": f"170000000{nth}.000000", "thread_ts": root}
         said.append(inner)
-        payload = {"type": "event_callback", "team_id": "T1", "event_id": f"Ev{nth}", "event": inner}
+        payload: dict[str, Any] = {
+            "type": "event_callback",
+            "team_id": "T1",
+            "event_id": f"Ev{nth}",
+            "event": inner,
+        }
         payload["event_time"] = 1700000000 + nth
         written = json.dumps(payload)[:-1] + (f", {bad}}}" if nth == 1 else "}")
         await queue.execute("select agent.insert_event($1)", written)
