@@ -98,6 +98,8 @@ CLAIMS = {"claim_event", "claim_events"}
 """They record the keys that they look at, in ``agent.hold_key``."""
 MEMBERS = {"fence_groups"}
 """Its events are members, or become members: no claim looks at them before they become heads."""
+HELD = {"hold_workspace"}
+"""``agent.free_workspace`` notes its events, once claims may look at them."""
 
 
 async def test_each_function_that_moves_events_notes_parked_ones(queue: Connection) -> None:
@@ -109,4 +111,4 @@ async def test_each_function_that_moves_events_notes_parked_ones(queue: Connecti
     }
     assert {"promote", "move_event", "return_events", "end_claims", "extend_leases"} < set(moving)
     forgets = {name for name, source in moving.items() if "agent.note_parked(" not in source}
-    assert forgets == CLAIMS | MEMBERS
+    assert forgets == CLAIMS | MEMBERS | HELD
