@@ -25,7 +25,3 @@ create table agent.band
 , moved_to timestamptz not null default '-infinity'
 );
 create index band_of on agent.band (kind, workspace, band);
-
--- Workspaces that move here. Their events wait in lanes 60 to 63, which no claim reads.
-create table agent.arriving
-( workspace text not null primary key, since timestamptz not null default clock_timestamp());

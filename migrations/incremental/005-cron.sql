@@ -1,4 +1,5 @@
--- Named schedules. Workers compute next_at and fire what is due: the worker that changes next_at.
+-- Named schedules. Workers compute next_at and fire what is due. Of several, the one fires that
+-- changes next_at.
 create table agent.cron
 ( name text not null primary key check (name <> '' and length(name) <= 200)
 , kind text not null check (kind <> '' and length(kind) <= 200)

@@ -31,7 +31,8 @@ create index install_wait_owner on agent.install_wait (owner_id, enterprise_wide
 create index install_wait_until on agent.install_wait (until);
 create index install_wait_user on agent.install_wait (user_id) where user_id <> '';
 
--- Workspaces and organizations that removed the app, until they install it again or are erased.
+-- Workspaces and organizations that have removed the app, until they install it again or their data
+-- is erased.
 create table agent.uninstall
 ( owner_id text not null
 , enterprise_wide boolean not null  -- the owner is an organization

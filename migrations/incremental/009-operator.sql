@@ -14,7 +14,8 @@ create table agent.operator_action
 );
 create index operator_action_target on agent.operator_action (target, id);
 
--- The ids of sessions that were signed out, of links and sign-ins that were used (agent.use_id).
+-- The ids of sessions that were signed out, and of links and sign-ins that were used: they hold no
+-- more (agent.use_id).
 create table agent.used_id
 ( id text not null primary key
 , expires_at timestamptz not null  -- from then on its signature does not hold, either

@@ -219,6 +219,7 @@ def test_every_command_has_json_and_its_keys_are_documented() -> None:
         name for name, each in ours.items() if not any("--json" in option.opts for option in each.params)
     }
     texts = {"keys new", "feedback export"}  # a key alone, for $(…), and lines of JSON
+    texts |= {"workspaces place", "workspaces hold"}  # lines for router/place, and nothing
     files = {"evals run", "evals collect"}  # --save writes the report as JSON; the cases are YAML
     assert without == texts | files
     page = (Path(__file__).parents[2] / "docs/operating.md").read_text()

@@ -69,7 +69,8 @@ update agent.event set lane = 0 where id = ID;
 -- rule: arrivals
 -- means: events of a workspace whose move here has not ended for an hour
 -- advice: repeat the move, or move the workspace back
-e.head and e.lane > 59 and not exists (select from agent.arriving where since > now - interval '1 hour');
+e.head and e.lane between 60 and 63
+and not exists (select from agent.arriving where since > now - interval '1 hour');
 
 -- rule: bands
 -- means: events in a band that claims do not know of
