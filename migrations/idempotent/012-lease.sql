@@ -151,8 +151,8 @@ end $$;
 
 -- Ends the claims without a heartbeat for _dead_for: their worker hangs, or has lost the network.
 -- It takes a claim for lost after as long (surelane.events.DEAD_FOR), so none works on it. Claims
--- that send no heartbeats are left to their vt. And the claims of workers taken for dead: they had
--- lapsed by then, and the clock went back since. Returns how many.
+-- that send no heartbeats are left to their vt. And the claims that a worker had when it was taken
+-- for dead: they had lapsed, and the clock went back since. Later ones are alive. Returns how many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language sql security definer set enable_seqscan = off
 return agent.end_claims(array(
@@ -162,7 +162,8 @@ return agent.end_claims(array(
     , jsonb_build_object('silent_for', extract(epoch from _dead_for)))
     + agent.end_claims(array(
         select e.id from agent.worker as w join agent.event as e on e.claimed_by = w.name
-        where w.died_at is not null and e.attempts > 0 and e.vt > (select agent.clock())), '{}');
+        where e.claimed[array_upper(e.claimed, 1)] <= w.died_at
+        and e.attempts > 0 and e.vt > (select agent.clock())), '{}');
 
 -- Takes a worker for dead whose session has been gone for _lost_for, at the word of worker _by, and
 -- ends its claims. Does nothing where that session is open, or the worker has opened another.

@@ -317,3 +317,15 @@ async def test_a_sweep_ends_a_claim_that_had_lapsed_as_its_worker_died_before_th
     job: Any = await Changes(queue).get(identity)
     last = story_of(job)[-1]
     assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended")
+
+
+async def test_a_sweep_leaves_what_a_worker_claims_after_it_was_taken_for_dead(
+    queue: Connection, connect: Connect
+) -> None:
+    """It may live, as after the server died: it opens another session soon."""
+    key = await dead(queue, connect)
+    assert await rescue(queue, "w1", key) == (0, 0)
+    await enqueue(queue, "mail")
+    (claimed,) = await claim(queue, "mail", worker="w1")
+    assert await Engine(queue).rescue_events() == 0
+    assert await complete(queue, pair(claimed)) == ["done"]
