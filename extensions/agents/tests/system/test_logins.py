@@ -173,7 +173,8 @@ async def test_a_state_that_is_forged_used_expired_or_of_another_step_or_browser
     install = States(Keyring([KEY])).issue()
     other.cookie = f"slack-app-oauth-state={install}"
     await other.sees(account.with_query(code="x", state=install), "invalid_state")
-    await browser.sees(account.with_query(code="x", state=first[:-2] + ("BA" if first[-2] == "A" else "AA")), "invalid_state")
+    changed = first[:-2] + ("BA" if first[-2] == "A" else "AA")
+    await browser.sees(account.with_query(code="x", state=changed), "invalid_state")
     await browser.sees(account.with_query(error="access_denied", state=first), "You cancelled")
     back = await office.approved(link, browser)
     await other.sees(back, "other_browser")
