@@ -25,7 +25,7 @@ SECRETS = {
     "migrate": (),
     "ingest": (f"SLACK_SIGNING_SECRET={DEMO_SIGNING_SECRET}",),
     "worker": (f"SLACK_BOT_TOKEN={DEMO_BOT_TOKEN}",),
-    "operator": ("SURELANE_API_TOKEN=a-token",),
+    "operator": ("SURELANE_API_TOKEN=a-token-of-sixteen-or-more",),
 }
 """What each has beside the database's URL."""
 
@@ -98,6 +98,8 @@ def team(images: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
         overlay.write_text(text.replace("    literals:\n", f"    literals:\n      - {api}\n"))
         apply_overlay(overlay.parent)
         yield cluster
+        # PostgreSQL waits for its clients, 30 seconds at most.
+        cluster.kubectl("delete", "pods", "db", "simulator", "--now", within=120)
     run("docker", "image", "rm", f"{REGISTRY}mybot:1", check=False)
 
 
