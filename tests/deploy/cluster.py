@@ -153,7 +153,7 @@ def namespaced(database: str = Cluster.database) -> Iterator[Cluster]:
 
 def _remove(cluster: Cluster) -> None:
     """Remove everything, the pods first. Kubernetes looks at a namespace with pods only after their grace period."""
-    cluster.kubectl("delete", "deployments,statefulsets,jobs,pods", "--all", check=False)
+    cluster.kubectl("delete", "deployments,statefulsets,jobs,pods", "--all", "--wait=false", check=False)
     cluster.kubectl("wait", "--for=delete", "pod", "--all", "--timeout=90s", within=100, check=False)
     cluster.kubectl("delete", "namespace", cluster.namespace, "--timeout=60s", within=70, check=False)
 
