@@ -136,7 +136,8 @@ async def test_agent_finds_a_ticket_restarts_after_approval_and_takes_feedback(
         assert (row["outcome"], json.loads(row["result"])["answer"]) == ("completed", "It was restarted.")
         assert desk.told("slow") == ['{"T1":"api answers slowly"}', "Ada", "api was restarted: T1"]
         steps, first, _, answer = slack.replies(asked)
-        assert (steps.only_tasks, len(steps.blocks[0]["tasks"])) == (True, 3)
+        # Ada may answer before the turn is suspended: then it is one attempt, whose stream has the tasks.
+        assert (steps.only_tasks, len((steps.blocks or [{"tasks": steps.tasks}])[0]["tasks"])) == (True, 3)
         assert (first.text, answer.text) == ("T1 says that it is slow.", "It was restarted.")
 
         thumbs = answer.blocks[0]
