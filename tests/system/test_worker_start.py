@@ -61,7 +61,8 @@ async def test_a_worker_that_gets_too_few_connections_says_how_many_it_needs(
 ) -> None:
     name = await connection.fetchval("select current_database()")
     await connection.execute(f'alter database "{name}" connection limit 3')
-    process = await forked.start("surelane_worker", env={**clean_environment(), **environment(database)})
+    env = {**clean_environment(), **environment(database), "SURELANE_PRIVATE_PORT": "0"}
+    process = await forked.start("surelane_worker", env=env)
     output, _ = await process.communicate()
     assert process.returncode == EXIT_SETTINGS
     assert "a worker needs 11 connections, and this login gets 3 at most" in output.decode()
