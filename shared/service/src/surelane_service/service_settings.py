@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AliasGenerator,
     BeforeValidator,
     Field,
     SecretStr,
@@ -33,6 +34,8 @@ from surelane_service.manifest import MANIFEST, found_manifest
 
 OURS = "SURELANE_"
 """How the names of our own settings begin."""
+AFTER_NAMES = AliasGenerator(validation_alias=lambda name: OURS + name.upper())
+"""Names the variables of settings after their fields."""
 AS_GIVEN: dict[str, str] = {}
 """The environment before `surelane dev` added its own variables, which would hide that one of them is misspelled."""
 _logger = get_logger(__name__)
