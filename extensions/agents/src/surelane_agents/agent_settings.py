@@ -8,25 +8,18 @@ from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings
 
 from surelane_agents.context.room import FileRoom
 from surelane_agents.people.access import AllowText
-from surelane_service.durations import Duration
-from surelane_service.service_settings import AFTER_NAMES, load_settings
+from surelane_service.common.durations import Duration
+from surelane_service.service_settings import FROM_ENVIRONMENT, load_settings
 
 
 class AgentSettings(BaseSettings):
-    """The settings of agents. The variable of each is its name in capitals, behind ``SURELANE_``."""
+    """The settings of agents."""
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
-        populate_by_name=True,
-        protected_namespaces=(),
-        alias_generator=AFTER_NAMES,
-    )
+    model_config = FROM_ENVIRONMENT
 
     model_url: str | None = None
     """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""

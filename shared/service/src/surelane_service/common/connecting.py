@@ -22,9 +22,9 @@ import asyncpg
 from .secret_files import SecretFileError, read_secrets
 
 if TYPE_CHECKING:  # generic for the type checker alone
-    Opened = asyncpg.Connection[asyncpg.Record]
+    Connection = asyncpg.Connection[asyncpg.Record]
 else:
-    Opened = asyncpg.Connection
+    Connection = asyncpg.Connection
 
 TRACKED = {"standard_conforming_strings": "on", "DateStyle": "ISO, MDY", "TimeZone": "UTC"}
 """What a session has that PgBouncer keeps for each of its clients, on each of its connections."""
@@ -305,7 +305,7 @@ async def connect(
     pooled: bool = False,
     primary: bool = False,
     **options: Any,  # noqa: ANN401 - of asyncpg.connect
-) -> Opened:
+) -> Connection:
     """Connect to a host of a URI, the primary among several. One that does not answer holds up the next only shortly.
 
     Args:
@@ -322,9 +322,9 @@ async def connect(
     address = parse(uri)
     if primary or len(address.hosts) > 1:
         options["target_session_attrs"] = "primary"
-    tried: list[asyncio.Task[Opened]] = []
+    tried: list[asyncio.Task[Connection]] = []
 
-    async def attempt(nth: int, host: tuple[str | None, int | None]) -> Opened:
+    async def attempt(nth: int, host: tuple[str | None, int | None]) -> Connection:
         late = nth * HEAD_START * timeout
         if nth:
             await asyncio.wait(tried[nth - 1 : nth], timeout=late)
@@ -333,7 +333,7 @@ async def connect(
             return await _open(address, host, settings, pooled, options | {"timeout": within})
 
     tried += [asyncio.create_task(attempt(*each)) for each in enumerate(address.hosts)]
-    chosen: Opened | None = None
+    chosen: Connection | None = None
     try:
         for ended in asyncio.as_completed(tried):
             with suppress(*FAILED):
@@ -351,7 +351,7 @@ async def _open(
     settings: dict[str, str],
     pooled: bool,
     options: dict[str, Any],
-) -> Opened:
+) -> Connection:
     """Open a connection. A pooler that refuses the session's settings gets those that it tracks, and is checked."""
     given = {"dsn": "postgresql://"} | address.driver | options
     given |= {name: value for name, value in zip(("host", "port"), host, strict=True) if value is not None}
@@ -360,7 +360,7 @@ async def _open(
     dsn = given.pop("dsn")
     try:
         named = TRACKED if pooled else SESSION
-        opened: Opened = await asyncpg.connect(
+        opened: Connection = await asyncpg.connect(
             dsn, server_settings=named | settings | address.settings, **given
         )
     except asyncpg.ProtocolViolationError:
@@ -377,13 +377,13 @@ async def _open(
     return opened
 
 
-async def _lift(opened: Opened) -> None:
+async def _lift(opened: Connection) -> None:
     """Lift what PostgreSQL 17 brought: the bound of transactions, and the refusal of views, meant for dumps."""
     if opened.get_server_version() >= (17,):
         await opened.execute(f"set transaction_timeout = 0; {_WITH_VIEWS}")
 
 
-async def _check_pooled(opened: Opened, address: Address) -> None:
+async def _check_pooled(opened: Connection, address: Address) -> None:
     """Refuse sessions of a pooler with a setting that our SQL cannot work with."""
     for name in RELIED_ON:
         value = await opened.fetchval("select pg_catalog.current_setting($1)", name)
@@ -395,7 +395,7 @@ async def _check_pooled(opened: Opened, address: Address) -> None:
             )
 
 
-def _with_options(sockets: Mapping[str, int]) -> type[Opened]:
+def _with_options(sockets: Mapping[str, int]) -> type[Connection]:
     """Return a class of connections whose sockets have these options, as far as this system knows them."""
 
     class Tuned(asyncpg.Connection):  # what asyncpg passes on is its own
