@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from surelane.events import Event
 from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import agent_settings
-from surelane_agents.calls import NAME, AgentCalls, Spent, patiently
+from surelane_agents.calls import NAME, AgentCalls, Spent, patiently, stored
 from surelane_agents.context.files import Attached
 from surelane_agents.context.thread import ThreadMessage
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
@@ -49,7 +49,6 @@ from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import duration
-from surelane_worker.handling.steps import StepError
 from surelane_worker.slack.client import ThreadGoneError
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -208,7 +207,7 @@ class AgentTurn:
         scope = SCOPE.set(f"model:{self.usage['requests'] + 1}")
         try:
             async with AsyncExitStack() as self._speaking:
-                response = with_own_ids(response_of(await self._step("model", ask)))
+                response = with_own_ids(response_of(await stored(self.ctx, "model", ask)))
                 self.answered = await self._add(response, asked=self._speech is not None)
                 await self._say(response)
         finally:
@@ -243,12 +242,6 @@ class AgentTurn:
                 await speech.add(part.content if isinstance(part, ai.TextPart) else "")
         if speech is not None and speech.said and not response.tool_calls:
             speech.below = await below(*self._below)
-
-    async def _step(self, name: str, *given: Any) -> Any:
-        try:
-            return await self.ctx.step(name, *given)
-        except StepError as error:
-            raise (error.__cause__ or error) from None
 
     def _check_limits(self) -> None:
         settings, tokens = self.settings, self.settings.model_tokens - self.tokens_left
@@ -309,7 +302,7 @@ class AgentTurn:
             model = model_of(self.settings, self.agent.model)
             return await ask_quietly(model, request_settings(self.settings), text)
 
-        response = response_of(await self._step(name, ask))
+        response = response_of(await stored(self.ctx, name, ask))
         await self._add(response, asked=asked)
         return response.text or ""
 
@@ -328,7 +321,7 @@ class AgentTurn:
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
         else:
-            done = await self._step(f"{title} {place}", function, arguments)
+            done = await stored(self.ctx, f"{title} {place}", function, arguments)
         await self.voice.show(place, title, done)
         if "failed" in done:
             raise ai.ToolFailed(done["failed"])
