@@ -107,20 +107,11 @@ _LIMITED: Mapping[str, tuple[str, str]] = {
 }
 """Parameters that are carried out with some values only: a pattern for these, and what to do with others."""
 _REFUSED: Mapping[str, str] = {
-    "requirepeer": "protect the socket's directory instead, and leave it out",
-    "sslcrldir": "write sslcrl with one file",
-    "sslkeylogfile": "set the variable SSLKEYLOGFILE",
-    **dict.fromkeys(("scram_client_key", "scram_server_key"), "write the password"),
-    **dict.fromkeys(
-        ("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope"),
-        "log in by password or certificate",
-    ),
-}
-_FOREIGN: Mapping[str, str] = {
     "pgbouncer": "leave it out; workers behind a transaction pooler need SURELANE_NOTIFICATIONS=off",
     **dict.fromkeys(("schema", "currentSchema"), "leave it out: Surelane's schema is always agent"),
+    **dict.fromkeys(("oauth_issuer", "oauth_client_id"), "log in by password or certificate"),
 }
-"""Parameters of other programs that their users copy."""
+"""What to write in place of others that people copy."""
 _CARRIED = {
     *("host", "hostaddr", "port", "dbname", "service", "servicefile", "ssl", "options", "keepalives"),
     *("connect_timeout", "application_name", "fallback_application_name"),
@@ -238,12 +229,12 @@ def _of_service(service: str, path: str | None) -> dict[str, str]:
 
 def _check(name: str, value: str) -> None:
     """Refuse a parameter that would not be carried out."""
-    advice = {**_REFUSED, **_FOREIGN}.get(name)
+    advice = _REFUSED.get(name)
     if name in _LIMITED and not re.fullmatch(_LIMITED[name][0], value):
         advice = _LIMITED[name][1]
         name = f"{name}={value}"
     elif name not in _CARRIED and advice is None:
-        advice = f"it is none of libpq's: leave it out; a setting of the server is options=-c%20{name}%3D…"
+        advice = f"leave it out; a setting of the server is options=-c%20{name}%3D…"
     if advice:
         raise DatabaseUriError(f"DATABASE_URL: {name} is not supported: {advice}")
 
