@@ -14,9 +14,8 @@ from typing import Any
 import pydantic_ai as ai
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_ai.capabilities import Instrumentation
-from pydantic_core import to_jsonable_python
 from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import LLMJudge
 from pydantic_evals.evaluators.llm_as_a_judge import set_default_judge_model
@@ -30,6 +29,7 @@ from surelane_agents.run import conversation
 from surelane_agents.tools.servers import servers
 from surelane_agents.tools.skills import skills
 
+JSON: TypeAdapter[Any] = TypeAdapter(Any)
 AT_ONCE = 4
 """Cases that are asked at once."""
 ALIKE = "The output says in substance what the expected output says, which a person called good."
@@ -138,7 +138,7 @@ async def answered(agent: Agent, asked: Asked) -> Any:
         limits = ai.UsageLimits(request_limit=settings.model_requests)
         history = conversation([{"own": each.own, "text": each.text} for each in asked.thread])
         output = (await loop.run(asked.text, message_history=history, usage_limits=limits)).output
-    return await _refusal(agent, "answer", str(output)) or to_jsonable_python(output)
+    return await _refusal(agent, "answer", str(output)) or JSON.dump_python(output, mode="json")
 
 
 async def _refusal(agent: Agent, what: Any, text: str) -> str | None:
