@@ -17,7 +17,7 @@ from surelane_service.service_settings import FROM_ENVIRONMENT, load_settings
 
 
 class AgentSettings(BaseSettings):
-    """The settings of agents."""
+    """The settings of agents. The variable of each is its name in capitals, behind ``SURELANE_``."""
 
     model_config = FROM_ENVIRONMENT
 
