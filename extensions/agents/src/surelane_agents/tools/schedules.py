@@ -15,7 +15,7 @@ from pydantic_ai import RunContext, ToolFailed
 from surelane.codec import SEALED
 from surelane_agents.calls import AgentCalls, Schedule, patiently
 from surelane_agents.people.board import about, is_admin
-from surelane_agents.tools.functions import approved_by_asker
+from surelane_agents.tools.functions import ASKER, approved
 from surelane_service.cron import Cron, zone_of
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
@@ -61,7 +61,7 @@ def _asked(run: RunContext[Context]) -> _Asked:
     return asked
 
 
-@approved_by_asker
+@partial(approved, by=ASKER)
 async def schedule(run: RunContext[Context], cron: str, time_zone: str, request: str) -> str:
     """Answer a request in this channel at set times, as if the person who asks now asked it then.
 
@@ -100,7 +100,7 @@ async def list_schedules(run: RunContext[Context]) -> list[dict[str, Any]] | str
     return [_listed(each, asked.person) for each in found] or "There are none."
 
 
-@approved_by_asker
+@partial(approved, by=ASKER)
 async def change_schedule(
     run: RunContext[Context], name: str, change: Literal["pause", "resume", "remove"]
 ) -> str:
