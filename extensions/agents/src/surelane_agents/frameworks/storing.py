@@ -23,7 +23,7 @@ async def once(ctx: Context, name: str, function: Callable[[], Awaitable[Any]], 
     except StepsAtOnceError:
         raise StepsAtOnceError(
             f"two agents or models ask for a step {name!r} at once, so a later attempt could give one the answer of"
-            " the other: give each a name of its own, durable(…, ctx, name=…)"
+            " the other: give each a name of its own, durable(…, name=…)"
         ) from None
 
 
