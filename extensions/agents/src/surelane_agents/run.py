@@ -288,7 +288,7 @@ class AgentTurn:
                     text = length.add(event)
                     await speech.add(text)
                     if kept is not None and self.agent.guard is None:
-                        kept.add(text)
+                        kept(text)
                 return stored_form(stream.get())
 
     async def sum_up(self, name: str, text: str) -> str:

@@ -77,12 +77,11 @@ class _PydanticModel(WrapperModel):
                     add((event, stream.get()))
                 return ai.ModelMessagesTypeAdapter.dump_python([stream.get()], mode="json")
 
-        async with streamed(self._ctx, self._name, read) as live:
-            events = aiter(live)
+        async with streamed(self._ctx, self._name, read) as (events, step):
             if (first := await anext(events, None)) is not None:
-                yield _LiveResponse(first, events, live.step, model_request_parameters)
+                yield _LiveResponse(first, events, step, model_request_parameters)
             else:
-                stored, more = response_of(await live.step), model_request_parameters
+                stored, more = response_of(await step), model_request_parameters
                 yield models.CompletedStreamedResponse(
                     stored, model_request_parameters=more, replay_events=True
                 )
