@@ -14,6 +14,5 @@ agent = Agent("openai-chat:gpt-5", instructions=INSTRUCTIONS, tools=[file_ticket
 @handlers.on("slack.app_mention", "slack.message.im", timeout="10m")
 async def answer(event: Event, ctx: Context) -> None:
     """Let the agent answer in the thread."""
-    with durable(agent, ctx) as stored:
-        result = await stored.run(event.text)
+    result = await agent.run(event.text, capabilities=[durable(ctx)])
     await ctx.slack.reply(event, escaped_once(result.output))

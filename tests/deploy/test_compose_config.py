@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from surelane_encryption.keys import Keyring
-from surelane_service.durations import parse_duration
+from surelane_service.common.durations import parse_duration
 from surelane_service.service_settings import (
     DEMO_CLIENT_ID,
     DEMO_CLIENT_SECRET,

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 
 from surelane_encryption.keys import Keyring
-from surelane_service.durations import parse_duration
+from surelane_service.common.durations import parse_duration
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET
 from tests.deploy.commands import ROOT, version
 from tests.deploy.manifests import (

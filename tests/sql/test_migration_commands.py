@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from surelane_migrations.common.durations import parse_duration
 from surelane_migrations.errors import IncompatibleError, UnreachableError, WaitTimedOutError
-from surelane_migrations.migration_settings import parse_duration
 from surelane_migrations.status import wait_for_schema
 from tests.databases import Server, as_role
 from tests.processes import free_port, until

@@ -16,8 +16,8 @@ from surelane_operator.reads.queue import KindPage, list_questions, read_kinds, 
 from surelane_operator.reads.timeline import story_of
 from surelane_operator.reads.trends import PLANS, READ, SPANS, Trend, Trends
 from surelane_operator.reads.workflows import Workflow, list_workflows, read_workflow
+from surelane_service.common.durations import Rate
 from surelane_service.cron import Cron
-from surelane_service.durations import Rate
 from surelane_service.engine import Engine, Settled
 from tests.databases import Server, as_role
 from tests.sql.queue_steps import claim, complete, continue_with, enqueue, pair

@@ -57,7 +57,7 @@ REFUSED = {
     "pgbouncer=true": "SURELANE_NOTIFICATIONS=off",
     "schema=public": "Surelane's schema is always agent",
     "statement_timeout=5000": "options=-c%20statement_timeout%3D",
-    "connection_limit=1": "none of libpq's",
+    "connection_limit=1": "connection_limit is not supported: leave it out",
     "sslrootcert=system&sslmode=require": "needs sslmode=verify-full",
     "hostaddr=10.0.0.9&sslmode=verify-full": "hostaddr is not supported with sslmode=verify-full",
     "connect_timeout=soon": "connect_timeout is no number",

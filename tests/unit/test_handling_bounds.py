@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane_service.durations import Rate, jittered, parse_rate, rate_text
+from surelane_service.common.durations import Rate, jittered, parse_rate, rate_text
 from surelane_worker import Context, Event, Handlers, Job, Limit
 from surelane_worker.errors import HandlersError
 from surelane_worker.handling.bounds import Debounce

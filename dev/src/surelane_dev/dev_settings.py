@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surelane_dev.simulator.simulator_settings import LOCALHOST, reached_at
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 from surelane_service.service_settings import Port
 
 

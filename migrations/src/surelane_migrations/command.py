@@ -16,12 +16,13 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from surelane_migrations.common.connecting import UNVERIFIED, DatabaseUriError, unverified
+from surelane_migrations.common.connecting import UNVERIFIED, Connection, DatabaseUriError, unverified
+from surelane_migrations.common.durations import parse_duration
 from surelane_migrations.common.needs import NeedState, answered
-from surelane_migrations.database import Connection, connected, read_facts
+from surelane_migrations.database import connected, read_facts
 from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
 from surelane_migrations.files import PACKAGED, discover
-from surelane_migrations.migration_settings import load_database_url, load_lock_settings, parse_duration
+from surelane_migrations.migration_settings import load_database_url, load_lock_settings
 from surelane_migrations.runner import Migration
 from surelane_migrations.runner import plan as plan_migration
 from surelane_migrations.status import expected_schema, read_status, wait_for_schema

@@ -7,19 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import asyncpg
 
 from surelane_migrations import errors
-from surelane_migrations.common.connecting import DatabaseUriError, connect
+from surelane_migrations.common.connecting import Connection, DatabaseUriError, connect
 from surelane_migrations.files import ScriptStatus
 from surelane_migrations.version import Version
-
-if TYPE_CHECKING:  # generic for the type checker alone
-    Connection = asyncpg.Connection[asyncpg.Record]
-else:
-    Connection = asyncpg.Connection
 
 Report = Callable[[str], None]
 """A function that takes one line of progress."""

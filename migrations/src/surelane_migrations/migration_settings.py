@@ -1,34 +1,13 @@
 """Read the command's settings from the environment."""
 
-import re
 from datetime import timedelta
-from typing import Annotated
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from surelane_migrations.common.durations import Duration
 from surelane_migrations.common.secret_files import SecretFileError, read_secrets
 from surelane_migrations.errors import MigrationSettingsError
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d{1,8}(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
-
-
-def parse_duration(value: object) -> timedelta:
-    """Read ``500ms``, ``0.5s``, ``10m``, ``1h``, or a plain number of seconds, as the services do.
-
-    Raises:
-        ValueError: anything else.
-    """
-    if isinstance(value, timedelta):
-        return value
-    match = _DURATION.fullmatch(str(value).strip().lower())
-    if not match:
-        raise ValueError(f"{value!r} is not a duration: write 500ms, 0.5s, 10m, 1h, or a number of seconds")
-    return timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
-
-
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 class LockSettings(BaseSettings):

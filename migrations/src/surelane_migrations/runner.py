@@ -15,6 +15,7 @@ from pathlib import Path
 import asyncpg
 
 from surelane_migrations import database, errors, files
+from surelane_migrations.common.connecting import Connection
 from surelane_migrations.database import Report
 from surelane_migrations.files import Comparison, Script, Scripts
 from surelane_migrations.migration_settings import LockSettings
@@ -84,7 +85,7 @@ OLDEST_SERVER = 16
 """The oldest supported major version of PostgreSQL."""
 
 
-async def run_script(connection: database.Connection, script: Script) -> None:
+async def run_script(connection: Connection, script: Script) -> None:
     """Execute all statements of a script.
 
     Raises:
@@ -207,7 +208,7 @@ class Migration:
             f"is done; if it hangs, {_end_of(holder)}."
         )
 
-    async def _attempt(self, connection: database.Connection) -> Migrated | None:
+    async def _attempt(self, connection: Connection) -> Migrated | None:
         """Migrate if the advisory lock is free; return ``None`` if another runner has it."""
         if await self.nothing_to_do(connection):
             return Migrated(before=self.target, after=self.target)
@@ -227,7 +228,7 @@ class Migration:
                 "the database is read-only; set DATABASE_URL to the primary, not a standby"
             ) from None
 
-    async def nothing_to_do(self, connection: database.Connection) -> bool:
+    async def nothing_to_do(self, connection: Connection) -> bool:
         """Return whether the schema has this version already. Only read, and take no lock that others wait for."""
         before, comparison = await self.compare(connection)
         if self.again or before is None or before.version != self.target:
@@ -239,9 +240,7 @@ class Migration:
             )
         return True
 
-    async def compare(
-        self, connection: database.Connection
-    ) -> tuple[database.SchemaVersion | None, Comparison]:
+    async def compare(self, connection: Connection) -> tuple[database.SchemaVersion | None, Comparison]:
         """Compare the applied scripts with this release's. Raise if a migration is impossible."""
         facts = await database.read_facts(connection)
         require_possible(connection, facts)
@@ -257,7 +256,7 @@ class Migration:
         comparison.require_unchanged()
         return before, comparison
 
-    async def _migrate(self, connection: database.Connection) -> Migrated:
+    async def _migrate(self, connection: Connection) -> Migrated:
         """Migrate under the advisory lock. Repeat the checks first: another runner may have finished meanwhile."""
         if await self.nothing_to_do(connection):
             return Migrated(before=self.target, after=self.target)
@@ -289,7 +288,7 @@ class Migration:
             yield script, script.sql
         yield None, _VERSION.format(target=self.target, min_compatible=self.min_compatible)
 
-    async def _execute(self, connection: database.Connection, script: Script | None, statement: str) -> None:
+    async def _execute(self, connection: Connection, script: Script | None, statement: str) -> None:
         if script is None:
             await connection.execute(statement)
             return
@@ -303,7 +302,7 @@ class Migration:
             self.report(f"  {(message.severity_en or 'notice').lower()}: {message.message}")
 
 
-async def _holder(connection: database.Connection, query: str) -> str:
+async def _holder(connection: Connection, query: str) -> str:
     """Describe the session that has a lock."""
     return await connection.fetchval(query) or "a session that has just gone"
 
@@ -315,7 +314,7 @@ def _end_of(holder: str) -> str:
     return "end it with select pg_terminate_backend(pid)"
 
 
-def require_possible(connection: database.Connection, facts: database.Facts) -> None:
+def require_possible(connection: Connection, facts: database.Facts) -> None:
     """Raise an error if the server is too old, or this role neither owns the schema nor may create it.
 
     A superuser or a member of the owner's role could migrate too, but would create objects that the owner cannot
@@ -350,7 +349,7 @@ def require_possible(connection: database.Connection, facts: database.Facts) -> 
         )
 
 
-async def plan(connection: database.Connection, migration: Migration) -> str:
+async def plan(connection: Connection, migration: Migration) -> str:
     """Return the SQL of the whole migration, or a comment if there is nothing to do.
 
     Raises:
@@ -376,7 +375,7 @@ def _printed(script: Script | None, statement: str) -> str:
     return f"-- {script.label}\n{text}{end}"
 
 
-async def _conversion(connection: database.Connection, facts: database.Facts) -> str:
+async def _conversion(connection: Connection, facts: database.Facts) -> str:
     """Describe the effect on history: a conversion rewrites every row of it."""
     form, version = (
         await database.history_form(connection, facts),

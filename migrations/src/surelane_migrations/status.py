@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from surelane_migrations import database, errors
+from surelane_migrations.common.connecting import Connection
 from surelane_migrations.common.schema import RECORD, describe_schema, differences, recorded
 from surelane_migrations.database import Report
 from surelane_migrations.files import PACKAGED, Comparison, Scripts, ScriptStatus, compare
@@ -45,7 +46,7 @@ class Status:
         return "\n".join(lines)
 
 
-async def read_status(connection: database.Connection, scripts: Scripts) -> Status:
+async def read_status(connection: Connection, scripts: Scripts) -> Status:
     """Read the status. Change and lock nothing.
 
     Raises:
@@ -98,7 +99,7 @@ def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
         raise errors.ScriptsError(f"{path} cannot be read: {error.strerror}") from error
 
 
-async def verify(connection: database.Connection, scripts: Scripts, expected: tuple[str, ...]) -> list[str]:
+async def verify(connection: Connection, scripts: Scripts, expected: tuple[str, ...]) -> list[str]:
     """Return a line for each object that is missing from the database, or should not be there. Change nothing.
 
     Raises:

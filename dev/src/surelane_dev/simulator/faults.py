@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 
 ApiFault = Literal[
     "rate_limited",

@@ -6,22 +6,18 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode
 
 from surelane_dev.simulator.webapi.tiers import Enforced
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 from surelane_service.manifest import MANIFEST
-from surelane_service.service_settings import DEMO_CLIENT_ID, Port
+from surelane_service.service_settings import DEMO_CLIENT_ID, FROM_ENVIRONMENT, Port, split
 
 RETRY_DELAYS = (timedelta(0), timedelta(seconds=2), timedelta(seconds=10))
 LOCALHOST = "127.0.0.1"
 FAKE_MODEL = "fake"
 """The value of ``SURELANE_MODEL`` for which `surelane dev` and tests use the simulator's model."""
 FAKE_MODEL_PATH = "/model/v1"
-
-
-def _split(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def reached_at(host: str) -> str:
@@ -33,18 +29,16 @@ def reached_at(host: str) -> str:
 class SimulatorSettings(BaseSettings):
     """The settings of ``python -m surelane_dev.simulator serve``."""
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
-    )
+    model_config = FROM_ENVIRONMENT
 
-    host: str = Field(LOCALHOST, validation_alias="SURELANE_HOST")
+    host: str = LOCALHOST
     port: Port = Field(8090, validation_alias="SURELANE_SIMULATOR_PORT")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias="LOG_LEVEL")
 
     public_url: str | None = Field(None, validation_alias="SURELANE_SIMULATOR_URL")
     """The simulator's address for others; response URLs begin with it. Default: host and port."""
 
-    ingest_url: str = Field("http://127.0.0.1:8080", validation_alias="SURELANE_INGEST_URL")
+    ingest_url: str = "http://127.0.0.1:8080"
     """Ingest's address, without a path. Events, commands and interactions are posted there."""
 
     browser_ingest_url: str | None = Field(None, validation_alias="SURELANE_SIMULATOR_INGEST_URL")
@@ -53,7 +47,7 @@ class SimulatorSettings(BaseSettings):
     posting: bool = Field(True, validation_alias="SURELANE_SIMULATOR_POSTING")
     """``off`` for a real app: it refuses requests signed with the demo secret, and the simulator has no other."""
 
-    hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(_split)] = Field(
+    hosts: Annotated[frozenset[str], NoDecode, BeforeValidator(split)] = Field(
         frozenset(), validation_alias="SURELANE_SIMULATOR_HOSTS"
     )
     """Further host names of the simulator, beside ``localhost``, any address, and those of the settings above."""
@@ -61,7 +55,7 @@ class SimulatorSettings(BaseSettings):
     timeout: Duration = Field(timedelta(seconds=3), validation_alias="SURELANE_SIMULATOR_TIMEOUT")
     """The longest time for an answer. Slack gives up after 3 seconds."""
 
-    retry_delays: Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_split)] = Field(
+    retry_delays: Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(split)] = Field(
         RETRY_DELAYS, max_length=3, validation_alias="SURELANE_SIMULATOR_RETRY_DELAYS"
     )
     """The wait before each of up to three retries; Slack's own are ``0s,1m,5m``."""
@@ -72,12 +66,12 @@ class SimulatorSettings(BaseSettings):
     state: Path | None = Field(None, validation_alias="SURELANE_SIMULATOR_STATE")
     """A file that keeps the conversations over restarts. Default: none, they end with the simulator."""
 
-    subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(_split)] = Field(
+    subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
         None, validation_alias="SURELANE_SIMULATOR_SUBSCRIPTIONS"
     )
     """The app's subscriptions, by Slack's names; default: the manifest's. ``message.channels`` is known too."""
 
-    scopes: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(_split)] = Field(
+    scopes: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
         None, validation_alias="SURELANE_SIMULATOR_SCOPES"
     )
     """The bot token's scopes; a call that needs another fails with ``missing_scope``. Default: the manifest's."""
@@ -91,7 +85,7 @@ class SimulatorSettings(BaseSettings):
     token_lives: Duration | None = Field(None, validation_alias="SURELANE_SIMULATOR_TOKEN_LIVES")
     """How long tokens of installs by OAuth live; Slack's own ``12h``. Default: they do not expire."""
 
-    operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
+    operator_database_url: SecretStr | None = None
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")
 
     @field_validator("ingest_url", "public_url", "browser_ingest_url")

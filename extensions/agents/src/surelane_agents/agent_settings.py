@@ -8,94 +8,83 @@ from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings
 
 from surelane_agents.context.room import FileRoom
 from surelane_agents.people.access import AllowText
-from surelane_service.durations import Duration
-from surelane_service.service_settings import load_settings
+from surelane_service.common.durations import Duration
+from surelane_service.service_settings import FROM_ENVIRONMENT, load_settings
 
 
 class AgentSettings(BaseSettings):
-    """The settings of agents."""
+    """The settings of agents. The variable of each is its name in capitals, behind ``SURELANE_``."""
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True, protected_namespaces=()
-    )
+    model_config = FROM_ENVIRONMENT
 
-    model_url: str | None = Field(None, validation_alias="SURELANE_MODEL_URL")
+    model_url: str | None = None
     """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""
 
-    model: str | None = Field(None, validation_alias="SURELANE_MODEL")
+    model: str | None = None
     """The model with which the built-in handlers answer: ``anthropic:claude-sonnet-4-5``, or several in turn.
 
     A name without a provider is one at ``SURELANE_MODEL_URL``.
     """
 
-    model_key: SecretStr | None = Field(None, validation_alias="SURELANE_MODEL_KEY")
+    model_key: SecretStr | None = None
 
-    model_instructions: str = Field(
-        "You answer people in Slack, in Markdown. Be brief. Use your tools where they help.",
-        validation_alias="SURELANE_MODEL_INSTRUCTIONS",
+    model_instructions: str = (
+        "You answer people in Slack, in Markdown. Be brief. Use your tools where they help."
     )
 
-    model_tools: str | None = Field(None, validation_alias="SURELANE_MODEL_TOOLS")
+    model_tools: str | None = None
     """``module:attribute`` of the :class:`Tools` that the model may call."""
 
-    model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
+    model_mcp: Path | None = None
     """A file that names MCP servers, whose tools the model may call."""
 
-    model_skills: Path | None = Field(None, validation_alias="SURELANE_MODEL_SKILLS")
+    model_skills: Path | None = None
     """A folder of skills, which the model loads when it needs them."""
 
-    model_allow: AllowText = Field("everyone", validation_alias="SURELANE_MODEL_ALLOW")
+    model_allow: AllowText = "everyone"
     """Who may use agents, and in which channels."""
 
-    model_tools_allow: AllowText = Field("members", validation_alias="SURELANE_MODEL_TOOLS_ALLOW")
+    model_tools_allow: AllowText = "members"
     """Who may use the tools that have no list of their own."""
 
-    model_requests: Annotated[int, Field(ge=1, le=1000)] = Field(
-        10, validation_alias="SURELANE_MODEL_REQUESTS"
-    )
+    model_requests: Annotated[int, Field(ge=1, le=1000)] = 10
     """How often one turn may ask the model."""
 
-    model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
+    model_tokens: Annotated[int, Field(ge=1)] = 200_000
     """After how many tokens, input and output, one turn asks the model no more."""
 
-    model_budget: Path | None = Field(None, validation_alias="SURELANE_MODEL_BUDGET")
+    model_budget: Path | None = None
     """A file of prices and limits: see :class:`surelane_agents.models.budget.Budget`."""
 
-    model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
+    model_timeout: Duration = Field("1m", validate_default=True)
     """How long the model's server may be silent."""
 
-    model_files: Annotated[int, Field(ge=0, le=20)] = Field(5, validation_alias="SURELANE_MODEL_FILES")
+    model_files: Annotated[int, Field(ge=0, le=20)] = 5
     """How many files that people attach to a message the model gets; 0: none."""
 
-    file_memory: Annotated[ByteSize, Field(ge=2**20)] = Field(
-        ByteSize(64 * 2**20), validation_alias="SURELANE_FILE_MEMORY"
-    )
+    file_memory: Annotated[ByteSize, Field(ge=2**20)] = ByteSize(64 * 2**20)
     """Bytes that files on their way to models may take in this process. Turns wait for it."""
 
-    model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
+    model_edited: Literal["restart", "ignore"] = "restart"
     """``restart``: a turn whose message is edited or deleted is cancelled, and an edited one answered anew."""
 
-    model_follow: Literal["thread", "mention"] = Field("thread", validation_alias="SURELANE_MODEL_FOLLOW")
+    model_follow: Literal["thread", "mention"] = "thread"
     """``thread``: agents hear the further messages of a thread in which they answer; ``mention``: mentions alone."""
 
-    model_steering: Literal["person", "everyone", "off"] = Field(
-        "person", validation_alias="SURELANE_MODEL_STEERING"
-    )
+    model_steering: Literal["person", "everyone", "off"] = "person"
     """Whose further messages join a turn that runs: those of the person whom it answers, everyone's, or none."""
 
-    model_feedback: bool = Field(True, validation_alias="SURELANE_MODEL_FEEDBACK")
+    model_feedback: bool = True
     """Whether people can rate the answers of agents that have no blocks of their own below them."""
 
-    model_embeddings: str | None = Field(None, validation_alias="SURELANE_MODEL_EMBEDDINGS")
+    model_embeddings: str | None = None
     """The model that makes the vectors of ``embed-memories``, such as ``openai:text-embedding-3-small``."""
 
-    connect_url: str | None = Field(
-        None, validation_alias="SURELANE_CONNECT_URL", pattern=r"^https?://[^\s?#]+$"
-    )
+    connect_url: str | None = Field(None, pattern=r"^https?://[^\s?#]+$")
     """The public address of ingest's ``/slack/install``, where people connect accounts."""
 
     @cached_property

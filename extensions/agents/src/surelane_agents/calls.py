@@ -14,6 +14,7 @@ from surelane.json_text import read_json
 from surelane.slack import inner_event, object_in, text_in
 from surelane_service.engine import Engine, Settled
 from surelane_worker.handling.context import Context, attempt_of
+from surelane_worker.handling.steps import StepError
 
 NAME = "surelane_model"
 """The key in a response's metadata under which the model that answered is stored, by its name in the settings."""
@@ -28,7 +29,7 @@ class Schedule(NamedTuple):
 
     name: str
     kind: str
-    cron: str
+    schedule: str
     time_zone: str
     paused: bool
     next_at: datetime
@@ -93,6 +94,14 @@ async def patiently(
 ) -> Answer:
     """Make a call for a handler, again and again until the database answers: see :meth:`Fence.patiently`."""
     return await attempt_of(ctx).steps.fence.patiently(partial(call, agent_calls(ctx)), *given, **named)
+
+
+async def stored(ctx: Context, name: str, *given: Any) -> Any:
+    """Return a step's result, or raise what its function raised, in place of :class:`StepError`."""
+    try:
+        return await ctx.step(name, *given)
+    except StepError as error:
+        raise (error.__cause__ or error) from None
 
 
 class AgentCalls:

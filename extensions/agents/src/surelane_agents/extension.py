@@ -6,7 +6,8 @@ from typing import Any
 from surelane_agents.agent import AGENTS, Agent, check_installed
 from surelane_agents.agent_settings import AgentSettings, agent_settings
 from surelane_agents.models import metrics
-from surelane_agents.people import edits, feedback, memory, rules, stopping
+from surelane_agents.people import edits, feedback, rules
+from surelane_agents.reply import session
 from surelane_service.service_settings import warn_of_misspelled
 from surelane_service.subscriptions import IN_CHANNELS
 from surelane_worker import Context, Event, Handlers, Outcome
@@ -57,7 +58,7 @@ def _built_in() -> Handlers:
     handlers = Handlers()
     registered_in(handlers).add(handler_of(answer, SPOKEN, timeout="10m"), _answers)
     handlers.include(rules.handlers)
-    handlers.include(memory.handlers)
+    handlers.include(rules.memory_handlers)
     return handlers
 
 
@@ -81,7 +82,7 @@ def _beside() -> Handlers:
     handlers.include(feedback.handlers)
     handlers.include(edits.handlers)
     if agent_settings().model is not None or AGENTS:
-        handlers.include(stopping.handlers)
+        handlers.include(session.handlers)
     return handlers
 
 

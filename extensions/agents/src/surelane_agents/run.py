@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 from surelane.events import Event
 from surelane_agents.agent import Agent
 from surelane_agents.agent_settings import agent_settings
-from surelane_agents.calls import NAME, AgentCalls, ModelUse, Spent, patiently
+from surelane_agents.calls import NAME, AgentCalls, Spent, patiently, stored
 from surelane_agents.context.files import Attached
 from surelane_agents.context.thread import ThreadMessage
 from surelane_agents.errors import ModelRefusedError, StoppedError, UnavailableError
@@ -49,7 +49,6 @@ from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import duration
-from surelane_worker.handling.steps import StepError
 from surelane_worker.slack.client import ThreadGoneError
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -208,12 +207,12 @@ class AgentTurn:
         scope = SCOPE.set(f"model:{self.usage['requests'] + 1}")
         try:
             async with AsyncExitStack() as self._speaking:
-                response = with_own_ids(response_of(await self._step("model", ask)))
+                response = with_own_ids(response_of(await stored(self.ctx, "model", ask)))
+                self.answered = await self._add(response, asked=self._speech is not None)
                 await self._say(response)
         finally:
             SCOPE.reset(scope)
         usage = self.usage
-        self.answered = self._add(response).model
         usage["requests"] += 1
         for number, call in enumerate(response.tool_calls, 1):
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
@@ -223,31 +222,26 @@ class AgentTurn:
         check_end(response)
         return response
 
-    def _add(self, response: ai.ModelResponse) -> ModelUse:
-        """Add a response to what the turn has used."""
-        used = self._used(response)
+    async def _add(self, response: ai.ModelResponse, *, asked: bool) -> str:
+        """Add a response to what the turn has used, and count it if the model was asked now. Return its model."""
+        used, priced = self.budget.used((response.metadata or {}).get(NAME) or "", response)
+        if asked:
+            await count(self.ctx, self.voice.place, used)
+        self.priced |= priced
         self.cost += used.cost
         self.usage["input_tokens"] += used.input_tokens
         self.usage["output_tokens"] += used.output_tokens
-        return used
+        return used.model
 
     async def _say(self, response: ai.ModelResponse) -> None:
-        """Count a stored response, and let its message end. If a death cut the message short, say it again."""
+        """Let the message of a stored response end. If a death cut the message short, say it again."""
         speech = self._speech
-        if speech is not None:
-            await self._count(response)
-        elif self.agent.guard is None and attempt_of(self.ctx).steps.past.is_over():
+        if speech is None and self.agent.guard is None and attempt_of(self.ctx).steps.past.is_over():
             speech = await self._speaking.enter_async_context(self.voice.speech())
             for part in response.parts:
                 await speech.add(part.content if isinstance(part, ai.TextPart) else "")
         if speech is not None and speech.said and not response.tool_calls:
             speech.below = await below(*self._below)
-
-    async def _step(self, name: str, *given: Any) -> Any:
-        try:
-            return await self.ctx.step(name, *given)
-        except StepError as error:
-            raise (error.__cause__ or error) from None
 
     def _check_limits(self) -> None:
         settings, tokens = self.settings, self.settings.model_tokens - self.tokens_left
@@ -271,19 +265,10 @@ class AgentTurn:
         if budget.workspace.is_used_up(all_of_it):
             raise StoppedError("I stop here: what I may spend today is used up. Please ask tomorrow.")
 
-    async def _count(self, response: ai.ModelResponse) -> None:
-        await count(self.ctx, self.voice.place, self._used(response))
-
     @property
     def _payer(self) -> tuple[str, str]:
         place = self.voice.place
         return place.workspace or "", place.user or ""
-
-    def _used(self, response: ai.ModelResponse) -> ModelUse:
-        name = (response.metadata or {}).get(NAME) or ""
-        used, priced = self.budget.used(name, response)
-        self.priced |= priced
-        return used
 
     async def ask(self, model: Model, messages: list[ai.ModelMessage], *given: Any) -> Any:
         """Ask the model, say in Slack what it says, and return its response as JSON."""
@@ -303,7 +288,7 @@ class AgentTurn:
                     text = length.add(event)
                     await speech.add(text)
                     if kept is not None and self.agent.guard is None:
-                        kept.add(text)
+                        kept(text)
                 return stored_form(stream.get())
 
     async def sum_up(self, name: str, text: str) -> str:
@@ -317,10 +302,8 @@ class AgentTurn:
             model = model_of(self.settings, self.agent.model)
             return await ask_quietly(model, request_settings(self.settings), text)
 
-        response = response_of(await self._step(name, ask))
-        if asked:
-            await self._count(response)
-        self._add(response)
+        response = response_of(await stored(self.ctx, name, ask))
+        await self._add(response, asked=asked)
         return response.text or ""
 
     @property
@@ -338,7 +321,7 @@ class AgentTurn:
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
         else:
-            done = await self._step(f"{title} {place}", function, arguments)
+            done = await stored(self.ctx, f"{title} {place}", function, arguments)
         await self.voice.show(place, title, done)
         if "failed" in done:
             raise ai.ToolFailed(done["failed"])

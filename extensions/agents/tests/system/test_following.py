@@ -19,7 +19,7 @@ from extensions.agents.tests.system.model_server import (
 )
 from extensions.agents.tests.system.test_edits import KEYS, Talk, talking
 from surelane.calls import Connection
-from surelane_agents.people.stopping import REASON
+from surelane_agents.reply.session import REASON
 from surelane_dev.simulator.posting.events import envelope
 from surelane_dev.simulator.workspace.model import Message
 from tests.processes import until

@@ -13,8 +13,7 @@ from surelane.events import Event
 from surelane.queue import Queue
 from surelane_agents.calls import AgentCalls, ModelUse, Spent
 from surelane_agents.people.board import Board
-from surelane_agents.people.memory import MEMORY
-from surelane_agents.people.rules import RULES
+from surelane_agents.people.rules import MEMORY, RULES
 from surelane_service.engine import Engine, Settled
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance

@@ -157,9 +157,7 @@ async def test_each_client_sends_files_in_pieces(name: str, monkeypatch: pytest.
 async def told(ctx: Context, file: Any, *, last: bool = False) -> str:
     """Return what the model is told of a file."""
     references = await references_of([file], ctx, last)
-    ((shown, *_), _) = await Attached(ctx, "asked", references, FileRoom(LARGEST), last=last).read(
-        references[0]
-    )
+    shown, *_ = await Attached(ctx, "asked", references, FileRoom(LARGEST), last=last).read(references[0])
     return str(shown)
 
 

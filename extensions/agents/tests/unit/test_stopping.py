@@ -6,8 +6,8 @@ import pytest
 
 from extensions.agents.tests.unit.test_edits import MODEL, Turns
 from surelane.testing import fleet, virtual
-from surelane_agents.people import stopping
 from surelane_agents.people.following import says_stop, talking
+from surelane_agents.reply import session
 
 
 def stop(f: Any, event: Any, **more: str) -> dict[str, Any]:
@@ -29,7 +29,7 @@ async def outcome(f: Any, event: Any) -> tuple[str, str | None]:
 @pytest.mark.parametrize("at", ["start", "end"])
 async def test_a_turn_is_stopped_and_said_to_be_once_although_the_worker_dies(at: str) -> None:
     turns = Turns()
-    turns.handlers.include(stopping.handlers)
+    turns.handlers.include(session.handlers)
     async with fleet(turns.handlers, settings=MODEL) as f:
         event = await f.mention("one")
         await f.until(lambda: turns.begun == ["one"])
@@ -49,7 +49,7 @@ async def test_a_turn_is_stopped_and_said_to_be_once_although_the_worker_dies(at
 @virtual
 async def test_a_turn_in_direct_messages_is_stopped_and_no_other_of_them() -> None:
     turns = Turns()
-    turns.handlers.include(stopping.handlers)
+    turns.handlers.include(session.handlers)
     async with fleet(turns.handlers, settings=MODEL) as f:
         first = await f.mention("zero")
         turns.end("zero")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from surelane.calls import Pool
-from surelane_service.durations import jittered
+from surelane_service.common.durations import jittered
 from surelane_service.intake import Intake, Sockets
 from surelane_service.logs import get_logger
 

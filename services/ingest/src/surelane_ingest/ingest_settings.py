@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 from surelane_service.manifest import bot_events, bot_scopes
 from surelane_service.service_settings import InstallSettings, Port, split
 from surelane_service.subscriptions import DEFAULT_TYPES, TYPES
@@ -89,7 +89,7 @@ Size = Annotated[ByteSize, AfterValidator(_not_empty)]
 class IngestSettings(InstallSettings):
     """Ingest's settings, beside those of every service and of installs."""
 
-    port: Port = Field(8080, validation_alias="SURELANE_PORT")
+    port: Port = 8080
     """The public port, where Slack posts."""
 
     signing_secret: SecretStr | None = Field(None, validation_alias="SLACK_SIGNING_SECRET")
@@ -101,7 +101,7 @@ class IngestSettings(InstallSettings):
     app_token: SecretStr | None = Field(None, validation_alias="SLACK_APP_TOKEN")
     """The app-level token (``xapp-…``) of Socket Mode. With it, events come without a public address."""
 
-    socket_connections: int = Field(2, ge=1, le=4, validation_alias="SURELANE_SOCKET_CONNECTIONS")
+    socket_connections: int = Field(2, ge=1, le=4)
     """The connections of Socket Mode. Slack allows an app ten, which all replicas share."""
 
     event_types: Annotated[frozenset[str], NoDecode, BeforeValidator(_event_types)] = Field(
@@ -109,40 +109,40 @@ class IngestSettings(InstallSettings):
     )
     """The event types to take, by the names of Slack's subscriptions, separated by commas. Default: the manifest's."""
 
-    merge_mentions: bool = Field(True, validation_alias="SURELANE_MERGE_MENTIONS")
+    merge_mentions: bool = True
     """Whether a mention and the channel message that Slack sends for it are one event. ``off`` for Bolt apps."""
 
-    own_events: bool = Field(False, validation_alias="SURELANE_OWN_EVENTS")
+    own_events: bool = False
     """Whether the app's own messages and reactions are taken. A handler that answers them all answers itself."""
 
-    bot_messages: bool = Field(False, validation_alias="SURELANE_BOT_MESSAGES")
+    bot_messages: bool = False
     """Whether messages that no person wrote are taken: other apps' bots, workflows, Slackbot's reminders."""
 
-    loop_limit: int = Field(10, ge=1, le=1000, validation_alias="SURELANE_LOOP_LIMIT")
+    loop_limit: int = Field(10, ge=1, le=1000)
     """The most messages that no person wrote, per thread within a minute without a person in it. More are dropped."""
 
-    max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
+    max_body: Size = ByteSize(1024 * 1024)
     """The largest body, in bytes or as ``1MiB``. Larger ones are answered 413."""
 
-    body_memory: Size = Field(ByteSize(64 * 1024 * 1024), validation_alias="SURELANE_BODY_MEMORY")
+    body_memory: Size = ByteSize(64 * 1024 * 1024)
     """The most memory for the bodies of all unanswered requests. Requests beyond it are answered 503."""
 
-    connections: int = Field(512, ge=16, validation_alias="SURELANE_CONNECTIONS")
+    connections: int = Field(512, ge=16)
     """The most connections to the public port. Beyond it, the oldest without a signed request is closed."""
 
-    buffer: int = Field(2000, ge=1, validation_alias="SURELANE_BUFFER")
+    buffer: int = Field(2000, ge=1)
     """The most events that wait for the database. Requests beyond it are answered 503."""
 
-    database_budget: Positive = Field(timedelta(seconds=2), validation_alias="SURELANE_DATABASE_BUDGET")
+    database_budget: Positive = timedelta(seconds=2)
     """How long a request waits for its commit before it is answered 503. Slack gives up after three seconds."""
 
-    drain_timeout: Positive = Field(timedelta(seconds=30), validation_alias="SURELANE_DRAIN_TIMEOUT")
+    drain_timeout: Positive = timedelta(seconds=30)
     """How long requests may take to finish after SIGTERM."""
 
-    trigger_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_TRIGGER_SECRETS")
+    trigger_secrets: Secrets = Field(default_factory=dict)
     """The senders of webhooks at ``/v1/triggers/{name}``: ``name=whsec_…,name2=whsec_…|whsec_…``, two in a rotation."""
 
-    dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
+    dispatch_secrets: Secrets = Field(default_factory=dict)
     """The remote agents that may answer at ``/v1/dispatch/{id}``, in the form of :attr:`trigger_secrets`."""
 
     scopes: Scopes = Field(default_factory=_needed, validation_alias="SLACK_SCOPES")
@@ -160,7 +160,7 @@ class IngestSettings(InstallSettings):
     authorize_url: str | None = Field(None, validation_alias="SLACK_AUTHORIZE_URL")
     """Slack's page for installs. Default: ``/oauth/v2/authorize`` at the host of ``SLACK_API_URL``."""
 
-    install_pages: Path | None = Field(None, validation_alias="SURELANE_INSTALL_PAGES")
+    install_pages: Path | None = None
     """A directory with your own ``success.html`` and ``failure.html``."""
 
     @property

@@ -24,7 +24,7 @@ from surelane_ingest.app import Bodies, Refusals, RequestRefused
 from surelane_ingest.census import Census
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.taking import Taker
-from surelane_service.durations import jittered
+from surelane_service.common.durations import jittered
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import SCHEMA_URL, counted, single
 

@@ -55,7 +55,7 @@ class Turns:
             _logger.warning(NotStored.UNAVAILABLE.value, **errors.described(error))
             raise RequestRefused(503, NotStored.UNAVAILABLE.value) from None
         except errors.DatabaseRefused as error:
-            if isinstance(error, errors.InvalidInput) and await self._intake.refuses_alone(sent):
+            if isinstance(error, errors.InvalidInput) and await self._intake.calls.refuses_alone(sent):
                 raise RequestRefused(400, NotStored.UNSTORABLE.value) from None
             _logger.warning(NotStored.REFUSED.value, **errors.described(error))
             raise RequestRefused(503, NotStored.REFUSED.value) from None

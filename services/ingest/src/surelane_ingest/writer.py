@@ -266,7 +266,7 @@ class Writer:
             self._alone.put(batch)
             return reason is not NotStored.REFUSED
         (pending,) = batch
-        if reason is NotStored.UNSTORABLE and not await intake.refuses_alone(pending.body):
+        if reason is NotStored.UNSTORABLE and not await intake.calls.refuses_alone(pending.body):
             reason = NotStored.REFUSED
         if reason is NotStored.REFUSED:
             # Another connection may lead to another server, such as the new primary after a failover.

@@ -14,8 +14,8 @@ from surelane.json_text import json_text, read_json
 from surelane_operator.audit import some
 from surelane_operator.reads.events import Found, Reads
 from surelane_operator.reads.filters import Cursor, Filter
+from surelane_service.common.durations import Rate, rate_text
 from surelane_service.cron import Cron, Overlap
-from surelane_service.durations import Rate, rate_text
 from surelane_service.sweeping import free_groups
 
 STEP = 500

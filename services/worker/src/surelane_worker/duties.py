@@ -18,8 +18,8 @@ from surelane.errors import (
     told,
 )
 from surelane.events import Event
+from surelane_service.common.durations import jittered, parse_duration
 from surelane_service.cron import Cron, DueCron, due_times, read_catch_up
-from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger

@@ -17,7 +17,7 @@ from yarl import URL
 
 from surelane.errors import SurelaneError
 from surelane.trace_context import traceparent_of
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 from surelane_service.outbound import (
     LARGEST,
     Network,
@@ -48,24 +48,22 @@ Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
 class DispatchSettings(ServiceSettings):
     """The settings of triggers and of calls to remote agents."""
 
-    trigger_kinds: Pairs = Field(default_factory=dict, validation_alias="SURELANE_TRIGGER_KINDS")
+    trigger_kinds: Pairs = Field(default_factory=dict)
     """The kind of job that each trigger starts: ``name=kind,name2=kind2``. Other triggers are only recorded."""
 
-    dispatch_urls: Pairs = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_URLS")
+    dispatch_urls: Pairs = Field(default_factory=dict)
     """The remote agents: ``name=https://…,name2=https://…``."""
 
-    dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
+    dispatch_secrets: Secrets = Field(default_factory=dict)
     """The secrets that sign calls: ``name=whsec_…|whsec_…``. Ingest verifies answers with the same secrets."""
 
-    dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(split)] = Field(
-        default_factory=list, validation_alias="SURELANE_DISPATCH_PRIVATE"
-    )
+    dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(split)] = Field(default_factory=list)
     """Private networks that calls may reach: ``10.1.0.0/16,fd00::/8``."""
 
-    dispatch_deadline: Duration = Field(timedelta(hours=1), validation_alias="SURELANE_DISPATCH_DEADLINE")
+    dispatch_deadline: Duration = timedelta(hours=1)
     """The deadline of an answer, counted from the call, for tasks without ``within``."""
 
-    public_url: str | None = Field(None, validation_alias="SURELANE_PUBLIC_URL")
+    public_url: str | None = None
     """The URL of ingest's public port from outside. Remote agents answer there."""
 
     def answer_url(self, identity: int) -> str:

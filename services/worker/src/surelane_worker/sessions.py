@@ -16,7 +16,7 @@ from typing import Any
 from surelane import __version__
 from surelane.calls import Connection
 from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict, described
-from surelane_service.durations import jittered
+from surelane_service.common.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger

@@ -206,7 +206,7 @@ class Settler:
             return True
         if not refuses_call(error):
             return False
-        if claim.argument is not None and await self.engine.refuses_alone(claim.argument):
+        if claim.argument is not None and await self.engine.calls.refuses_alone(claim.argument):
             return True
         if claim.outcome == COMPLETE.name and not claim.followers:
             # A result has nothing else that could be refused, unless no function had begun yet.

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from surelane_service.durations import Duration, parse_duration
+from surelane_service.common.durations import Duration, parse_duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS, SHORTEST_RETENTION
 from surelane_service.service_settings import DEMO_BOT_TOKEN, InstallSettings, split
 from surelane_service.subscriptions import TYPES
@@ -42,7 +42,7 @@ Thousand = Annotated[int, Field(ge=1, le=1000)]
 class WorkerSettings(InstallSettings, DispatchSettings):
     """The worker's settings."""
 
-    handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
+    handlers: str = BUILT_IN_HANDLERS
     """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
 
     event_types: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
@@ -50,72 +50,68 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     )
     """Ingest's setting, if the worker gets it too. The worker warns of handlers whose events cannot arrive."""
 
-    bot_messages: bool = Field(False, validation_alias="SURELANE_BOT_MESSAGES")
+    bot_messages: bool = False
     """Ingest's setting: messages of other apps' bots are handled."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
     """The bot's token in the one workspace. It is not used where installs are on."""
 
-    failure_reply: str = Field(FAILURE_REPLY, validation_alias="SURELANE_FAILURE_REPLY", max_length=1000)
+    failure_reply: str = Field(FAILURE_REPLY, max_length=1000)
     """What a person is told who spoke to the bot, where that failed. ``off``: nothing."""
 
-    install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
+    install_wait: Duration = Field("1h", validate_default=True)
     """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
 
-    slack_limits: Literal["on", "non-marketplace", "off"] = Field(
-        "on", validation_alias="SURELANE_SLACK_LIMITS"
-    )
+    slack_limits: Literal["on", "non-marketplace", "off"] = "on"
     """Which of Slack's rate limits the workers keep. ``non-marketplace``: those of apps that are sold outside of it."""
 
-    concurrency: Thousand = Field(10, validation_alias="SURELANE_CONCURRENCY")
+    concurrency: Thousand = 10
     """How many handlers run at once in this process."""
 
-    interactive_concurrency: Thousand = Field(4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY")
+    interactive_concurrency: Thousand = 4
     """How many handlers of commands and interactions run at once, beside those of ``SURELANE_CONCURRENCY``."""
 
-    poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
+    poll_interval: Duration = Field("5s", validate_default=True)
     """How often the worker polls the queue when no notification comes."""
 
-    notifications: bool = Field(True, validation_alias="SURELANE_NOTIFICATIONS")
+    notifications: bool = True
     """``off`` behind a transaction pooler: the worker then polls only, and prepares no statements."""
 
-    lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
+    lease: Duration = Field("10m", validate_default=True)
     """How long a claim stands without a heartbeat. Heartbeats renew it while its handler runs."""
 
-    session_grace: Duration = Field("1s", validation_alias="SURELANE_SESSION_GRACE", validate_default=True)
+    session_grace: Duration = Field("1s", validate_default=True)
     """How long a worker whose listening connection broke may take to open another, before its events go to others."""
 
-    claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")
+    claim_bytes: Annotated[int, Field(ge=1)] = 32 * 2**20
     """Bytes of events and unsettled outcomes above which a worker claims no more. It needs five times as much."""
 
-    max_attempts: Thousand = Field(DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS")
+    max_attempts: Thousand = DEFAULT_MAX_ATTEMPTS
     """Attempts of events that have no maximum of their own. Stored with the kinds, for every worker's sweep."""
 
-    max_vt_age: Duration = Field("1h", validation_alias="SURELANE_MAX_VT_AGE", validate_default=True)
+    max_vt_age: Duration = Field("1h", validate_default=True)
     """A Slack event expires if it is visible for longer than this and not claimed."""
 
-    backoff_base: Duration = Field("10s", validation_alias="SURELANE_BACKOFF_BASE", validate_default=True)
-    backoff_cap: Duration = Field("1h", validation_alias="SURELANE_BACKOFF_CAP", validate_default=True)
+    backoff_base: Duration = Field("10s", validate_default=True)
+    backoff_cap: Duration = Field("1h", validate_default=True)
     """A failed event waits for ``base * attempt²``, at most ``cap``."""
 
-    drain_timeout: Duration = Field("30s", validation_alias="SURELANE_DRAIN_TIMEOUT", validate_default=True)
+    drain_timeout: Duration = Field("30s", validate_default=True)
     """How long running handlers may continue after SIGTERM."""
 
-    sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
+    sweep_interval: Duration = Field("1m", validate_default=True)
     """How often the sweep moves exhausted and expired events to history."""
 
-    handler_timeout: Kept = Field(None, validation_alias="SURELANE_HANDLER_TIMEOUT")
+    handler_timeout: Kept = None
     """How long an attempt may take whose handler names no timeout of its own. ``off``: as long as it needs."""
 
-    history_retention: Annotated[Kept, AfterValidator(_long_enough)] = Field(
-        timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
-    )
+    history_retention: Annotated[Kept, AfterValidator(_long_enough)] = timedelta(days=90)
     """For how long after its event a row of history is kept. ``off``: this worker drops none."""
 
-    erase_uninstalled_after: Kept = Field(None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER")
+    erase_uninstalled_after: Kept = None
     """How long after a workspace removed the app its data is erased. ``off``: never."""
 
-    process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
+    process_span: Literal["child", "linked"] = "child"
     """Whether an attempt continues the trace that stored its event, or starts a trace with a link to it."""
 
     name: str = Field(

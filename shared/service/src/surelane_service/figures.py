@@ -69,13 +69,9 @@ class Figures:
 
 
 class Measured:
-    """The calls that all services' clients share: to read the figures, and to tell a bad text from a bad server."""
+    """The call that all services' clients share: to read the figures."""
 
     calls: Calls
-
-    async def refuses_alone(self, text: str) -> bool:
-        """Return whether a JSON text is at fault: see :meth:`surelane.calls.Calls.refuses_alone`."""
-        return await self.calls.refuses_alone(text)
 
     async def figures(self) -> Figures:
         """Return the figures; the database measures them again when they are due. ``NotMeasured``: not once yet."""

@@ -37,7 +37,7 @@ class Reply:
     """Its ``Content-Encoding``; ``identity`` where it names none."""
     retry_after: int
     """Seconds that its ``Retry-After`` names; 1 where it names none."""
-    body: bytes | None
+    body: bytes | bytearray | None
     """``None``: it is larger than :data:`LARGEST`, and the rest was not read."""
 
 
@@ -97,18 +97,12 @@ async def post(
             response.status,
             response.headers.get("Content-Encoding", "identity").lower(),
             int(asked) if (asked := response.headers.get("Retry-After", "")).isdecimal() else 1,
-            await bounded(response),
+            await received(response),
         )
 
 
-async def bounded(response: aiohttp.ClientResponse, most: int = LARGEST) -> bytes | None:
+async def received(response: aiohttp.ClientResponse, most: int = LARGEST) -> bytearray | None:
     """Return the body of an answer; ``None``: it has more than ``most`` bytes, and the rest was not read."""
-    read = await received(response, most)
-    return None if read is None else bytes(read)
-
-
-async def received(response: aiohttp.ClientResponse, most: int) -> bytearray | None:
-    """Return the body of an answer as :func:`bounded` does, without a copy."""
     read = bytearray()
     async for chunk in response.content.iter_chunked(65536):
         read += chunk

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AliasGenerator,
     BeforeValidator,
     Field,
     SecretStr,
@@ -33,6 +34,15 @@ from surelane_service.manifest import MANIFEST, found_manifest
 
 OURS = "SURELANE_"
 """How the names of our own settings begin."""
+FROM_ENVIRONMENT = SettingsConfigDict(
+    env_ignore_empty=True,
+    extra="ignore",
+    frozen=True,
+    populate_by_name=True,
+    protected_namespaces=(),
+    alias_generator=AliasGenerator(validation_alias=lambda name: OURS + name.upper()),
+)
+"""How settings are read. Unless a field names its variable, that is its name in capitals, behind ``SURELANE_``."""
 AS_GIVEN: dict[str, str] = {}
 """The environment before `surelane dev` added its own variables, which would hide that one of them is misspelled."""
 _logger = get_logger(__name__)
@@ -88,22 +98,20 @@ def is_slack(url: str) -> bool:
 class ServiceSettings(BaseSettings):
     """The settings of every service."""
 
-    model_config = SettingsConfigDict(
-        env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
-    )
+    model_config = FROM_ENVIRONMENT
 
     database_url: DatabaseUrl = Field(validation_alias="DATABASE_URL")
     """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias="LOG_LEVEL")
 
-    private_port: Port = Field(8081, validation_alias="SURELANE_PRIVATE_PORT")
+    private_port: Port = 8081
     """Serves ``/livez``, ``/readyz`` and ``/metrics``; never published."""
 
-    host: str = Field("0.0.0.0", validation_alias="SURELANE_HOST")  # noqa: S104 - containers are reached from outside
+    host: str = "0.0.0.0"  # noqa: S104 - containers are reached from outside
     """The address both ports listen on; `make up` listens on 127.0.0.1 only."""
 
-    private_host: str | None = Field(None, validation_alias="SURELANE_PRIVATE_HOST")
+    private_host: str | None = None
     """The address the private port listens on; ``SURELANE_HOST`` where none is set."""
 
     slack_api_url: Annotated[str, AfterValidator(lambda url: url.rstrip("/") + "/")] = Field(
@@ -145,7 +153,7 @@ class SealingSettings(ServiceSettings):
     encryption_keys: EncryptionKeys = Field(None, validation_alias=SETTING)
     """The keys that encrypt stored tokens and data keys, separated by commas: the first encrypts, all decrypt."""
 
-    encrypt_events: bool = Field(False, validation_alias="SURELANE_ENCRYPT_EVENTS")
+    encrypt_events: bool = False
     """Whether payloads, results, steps and errors are encrypted before they are stored."""
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from surelane_dev.simulator.posting.sockets import Reason
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 
 Text = Annotated[str, Field(min_length=1, max_length=40_000)]
 

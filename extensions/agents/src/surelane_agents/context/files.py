@@ -216,19 +216,16 @@ class Attached:
             fits = taken + size <= most
             references.append(file if fits else file | {"why": too_large})
             taken += size if fits else 0
-        await self._wait(taken * self.times)
-        self._content, used = [self.asked], 0
+        await self._wait(taken := taken * self.times)
+        self._content = [self.asked]
         try:
             for file in references:
-                parts, length = await self.read(file)
-                self._content += parts
-                used += length
+                self._content += await self.read(file)
         except BaseException:
             self._drop()
-            self.room.give(taken * self.times)
+            self.room.give(taken)
             raise
-        self.room.give((taken - used) * self.times)
-        return used * self.times
+        return taken
 
     async def _wait(self, size: int) -> None:
         """Wait for room. The log, and so the trace, says so if it takes a second or more."""
@@ -243,19 +240,19 @@ class Attached:
         if (waited := time.monotonic() - began) >= 1:
             self.ctx.log.info("files waited for memory", bytes=size, seconds=round(waited, 1))
 
-    async def read(self, file: Reference) -> tuple[list[UserContent], int]:
-        """Return a file, or why the model does not get it, and the bytes that stay in memory."""
+    async def read(self, file: Reference) -> list[UserContent]:
+        """Return a file, or why the model does not get it."""
         name = f"The file {file['name']}" + (" of an earlier message" if file.get("earlier") else "")
         try:
             data = await self._bytes(file)
         except UnreadError as error:
             self.ctx.log.warning("file not read", file=file["id"], type=file["type"], why=str(error))
-            return [f"({name} was not read: {error}.)"], 0
+            return [f"({name} was not read: {error}.)"]
         if _is_text(file["type"]):
-            return [f"{name}:\n{data.decode(errors='replace')[:LONGEST_TEXT]}"], 0
+            return [f"{name}:\n{data.decode(errors='replace')[:LONGEST_TEXT]}"]
         if self.times == 1:
-            return [f"{name}:", marked(data, file["type"])], len(data)
-        return [f"{name}:", BinaryContent(bytes(data), media_type=file["type"])], len(data)
+            return [f"{name}:", marked(data, file["type"])]
+        return [f"{name}:", BinaryContent(bytes(data), media_type=file["type"])]
 
     async def _bytes(self, file: Reference) -> bytearray:
         """Return a file's bytes. In the last attempt no later one is hoped for: see :meth:`read`."""

@@ -74,11 +74,12 @@ class _GraphModel(BaseChatModel):
                 add(part.model_copy())
             return message_to_dict(whole)
 
-        async with streamed(self.ctx, self.step, read) as live:
-            async for part in live:
+        async with streamed(self.ctx, self.step, read) as (parts, step):
+            part = None
+            async for part in parts:
                 yield ChatGenerationChunk(message=part)
-            if not live.begun:
-                (message,) = messages_from_dict([await live.step])
+            if part is None:
+                (message,) = messages_from_dict([await step])
                 assert isinstance(message, AIMessageChunk)  # noqa: S101 - it is what read returned
                 yield ChatGenerationChunk(message=message)
 

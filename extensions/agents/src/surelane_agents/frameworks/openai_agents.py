@@ -150,12 +150,13 @@ class _OpenAIModel(agents.Model):
                 add(event)
             raise agents.ModelBehaviorError("the model's response broke off")
 
-        async with streamed(self.ctx, self.name, read) as live:
-            async for event in live:
+        async with streamed(self.ctx, self.name, read) as (events, step):
+            event = None
+            async for event in events:
                 yield event
-            done = ResponseCompletedEvent.construct(**_checked(await live.step, asked))
-            for event in () if live.begun else _said(done.response):
-                yield event
+            done = ResponseCompletedEvent.construct(**_checked(await step, asked))
+            for said in _said(done.response) if event is None else ():
+                yield said
             yield done
 
 

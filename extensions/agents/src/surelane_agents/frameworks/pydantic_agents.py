@@ -1,16 +1,15 @@
-"""Run an agent of pydantic-ai: ``with durable(agent, ctx) as agent: await agent.run("…")``."""
+"""Run an agent of pydantic-ai: ``await agent.run("…", capabilities=[durable(ctx)])``."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import pydantic_ai as ai
 from pydantic import TypeAdapter
 from pydantic_ai import AbstractToolset, ModelSettings, ToolsetTool, WrapperToolset, models
-from pydantic_ai.agent import WrapperAgent
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models.wrapper import WrapperModel
-from pydantic_ai.run import AgentRun
 
 from surelane_agents.frameworks.storing import once, once_or_told, streamed
 from surelane_agents.models.endings import response_of
@@ -25,43 +24,27 @@ RAISED = {
 """What tools raise to tell pydantic-ai something. It is stored by its name and its arguments."""
 
 
-@contextmanager
-def durable(
-    agent: ai.Agent[Any, Any], ctx: Context, *, name: str = "model"
-) -> Iterator[WrapperAgent[Any, Any]]:
-    """Store each response of the agent's model and each call of its tools as a step, within the block.
+@dataclass
+class _DurableRun(AbstractCapability[Any]):
+    """What makes steps of a run's responses and of its calls of tools."""
 
-    The block gets the agent in a form that also stores the calls of toolsets that a run is given. Tools' results go
-    through JSON, as ``ToolReturn`` does. ``name``: of the steps. Agents that run at once need names of their own.
+    ctx: Context
+    name: str
 
-    Raises:
-        TypeError: the agent has no model.
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
+        return _PydanticTools(toolset, self.ctx, self.name)
+
+    def get_wrapper_model(self, model: models.Model) -> models.Model:
+        return _PydanticModel(model, self.ctx, self.name)
+
+
+def durable(ctx: Context, *, name: str = "model") -> AbstractCapability[Any]:
+    """Return the capability that stores each response of a run's model and each call of its tools as a step.
+
+    Tools' results go through JSON, as ``ToolReturn`` does. ``name``: of the steps. Agents that run at once need names
+    of their own.
     """
-    if agent.model is None:
-        raise TypeError("a durable agent needs a model of its own: Agent(model, …)")
-    toolsets = [_PydanticTools(each, ctx, name) for each in agent.toolsets]
-    model = _PydanticModel(models.infer_model(agent.model), ctx, name)
-    with agent.override(model=model, toolsets=toolsets, tools=[]):
-        yield _Given(agent, toolsets, ctx, name)
-
-
-class _Given(WrapperAgent[Any, Any]):
-    """An agent whose runs may be given toolsets."""
-
-    def __init__(
-        self, wrapped: ai.Agent[Any, Any], own: Sequence[AbstractToolset[Any]], ctx: Context, name: str
-    ) -> None:
-        super().__init__(wrapped)
-        self._own, self._ctx, self._name = own, ctx, name
-
-    @asynccontextmanager
-    async def iter(
-        self, *given: Any, toolsets: Sequence[AbstractToolset[Any]] | None = None, **named: Any
-    ) -> AsyncIterator[AgentRun[Any, Any]]:
-        more = [_PydanticTools(each, self._ctx, self._name) for each in toolsets or ()]
-        with self.wrapped.override(toolsets=[*self._own, *more], tools=[]):
-            async with self.wrapped.iter(*given, **named) as run:
-                yield run
+    return _DurableRun(ctx, name)
 
 
 class _PydanticModel(WrapperModel):
@@ -94,12 +77,11 @@ class _PydanticModel(WrapperModel):
                     add((event, stream.get()))
                 return ai.ModelMessagesTypeAdapter.dump_python([stream.get()], mode="json")
 
-        async with streamed(self._ctx, self._name, read) as live:
-            events = aiter(live)
+        async with streamed(self._ctx, self._name, read) as (events, step):
             if (first := await anext(events, None)) is not None:
-                yield _LiveResponse(first, events, live.step, model_request_parameters)
+                yield _LiveResponse(first, events, step, model_request_parameters)
             else:
-                stored, more = response_of(await live.step), model_request_parameters
+                stored, more = response_of(await step), model_request_parameters
                 yield models.CompletedStreamedResponse(
                     stored, model_request_parameters=more, replay_events=True
                 )

@@ -23,7 +23,7 @@ async def once(ctx: Context, name: str, function: Callable[[], Awaitable[Any]], 
     except StepsAtOnceError:
         raise StepsAtOnceError(
             f"two agents or models ask for a step {name!r} at once, so a later attempt could give one the answer of"
-            " the other: give each a name of its own, durable(…, ctx, name=…)"
+            " the other: give each a name of its own, durable(…, name=…)"
         ) from None
 
 
@@ -40,40 +40,27 @@ async def once_or_told(
         return told(f"The tool has done its work, but {error.message}")
 
 
-class LiveStream:
-    """What comes of a stream that a ``step`` reads. It ends once the step has stored the whole.
-
-    ``begun``: whether something came. Of a stored response nothing does.
-    """
-
-    def __init__(self, reading: Callable[[Callable[[Any], None]], Awaitable[Any]]) -> None:
-        self._came: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
-        self.begun = False
-        self.step = asyncio.ensure_future(reading(self._add))
-        self.step.add_done_callback(lambda _: self._came.put_nowait(()))
-
-    def _add(self, each: Any) -> None:
-        self.begun = True
-        self._came.put_nowait((each,))
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        while each := await self._came.get():
-            yield each[0]
-        await self.step
-
-
 @asynccontextmanager
 async def streamed(
     ctx: Context, name: str, read: Callable[[Callable[[Any], None]], Awaitable[Any]]
-) -> AsyncIterator[LiveStream]:
+) -> AsyncIterator[tuple[AsyncIterator[Any], asyncio.Future[Any]]]:
     """Let a step :func:`once` read a stream. ``read`` adds each part, and returns the whole as JSON.
 
-    A reader that leaves the block early does not end the step: its response is paid for, so it is stored.
+    Yield what comes of it, and the step. Of a stored response nothing comes. A reader that leaves the block early does
+    not end the step: its response is paid for, so it is stored.
     """
-    live = LiveStream(lambda add: once(ctx, name, partial(read, add)))
+    came = asyncio.Queue[tuple[Any, ...]]()
+    step = asyncio.ensure_future(once(ctx, name, partial(read, lambda each: came.put_nowait((each,)))))
+    step.add_done_callback(lambda _: came.put_nowait(()))
+
+    async def parts() -> AsyncIterator[Any]:
+        while each := await came.get():
+            yield each[0]
+        await step
+
     try:
-        yield live
-        await live.step
+        yield parts(), step
+        await step
     finally:
-        live.step.cancel()
-        await asyncio.gather(live.step, return_exceptions=True)
+        step.cancel()
+        await asyncio.gather(step, return_exceptions=True)

@@ -11,12 +11,12 @@ from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
 
 from surelane.slack import place_of
 from surelane_agents.agent_settings import AgentSettings, agent_settings
+from surelane_agents.calls import stored
 from surelane_agents.errors import ModelRefusedError
 from surelane_agents.models.budget import budget_of
 from surelane_agents.models.client import at_server, names_provider, understood, usable
 from surelane_agents.models.metrics import count
 from surelane_worker import Context, Discard, Event
-from surelane_worker.handling.steps import StepError
 
 AT_ONCE = 100
 """Texts of one request, which is one step: its vectors take about 3 of the 16 MB that a step may store."""
@@ -64,10 +64,8 @@ async def embed(event: Event, ctx: Context, given: Memories) -> dict[str, Any] |
     try:
         for start in range(0, len(given.memories), AT_ONCE):
             texts = [each.text for each in given.memories[start : start + AT_ONCE]]
-            vectors += await ctx.step("embed", ask, texts)
-    except StepError as error:
-        if isinstance(error.__cause__, ModelRefusedError):
-            return Discard(str(error.__cause__))
-        raise
+            vectors += await stored(ctx, "embed", ask, texts)
+    except ModelRefusedError as error:
+        return Discard(str(error))
     both = zip(given.memories, vectors, strict=True)
     return {"model": name, "vectors": [{"id": each.id, "vector": vector} for each, vector in both]}

@@ -1,5 +1,7 @@
 """Show a turn as an agent session of Slack: its status and a title. While it is processing, Slack shows Stop.
 
+Where a person presses that, Slack ends the app's streams, and tells of it.
+
 The session is noted on the event's row as a stream is, so whatever ends the event also closes the session
 (``agent.event_hist_close``): a cancel, the last failure, the death of the last worker.
 """
@@ -7,11 +9,14 @@ The session is noted on the event's row as a stream is, so whatever ends the eve
 import asyncio
 from typing import Any, Literal
 
-from surelane.events import Event
 from surelane.slack import Place, place_of
+from surelane_agents.calls import agent_calls
+from surelane_agents.context.thread import TURN
 from surelane_agents.people.board import cleaned
-from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.routes import addressed_text
+from surelane_worker import Context, Event, Handlers, Snooze
+from surelane_worker.handling.asks import ignoring_final_errors
+from surelane_worker.handling.context import attempt_of
+from surelane_worker.handling.routes import STOPPED, addressed_text
 from surelane_worker.slack.client import UNCLEAR, slack_error
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import Notebook
@@ -25,6 +30,11 @@ PATIENCE = 2.0
 FRESH = 10.0
 """Seconds after which a status is set again: an earlier event of the thread may have closed the session."""
 LONGEST_TITLE = 80
+SOON = Snooze("2s")
+"""A turn is locked. This may last, so it costs no attempts."""
+REASON = "stopped in Slack"
+"""``agent.said_since_turn`` and ``agent.event_hist_close`` know it, too."""
+handlers = Handlers()
 
 
 async def set_status(event: Event, ctx: Context, status: Status, **more: str | None) -> bool:
@@ -40,6 +50,22 @@ async def set_status(event: Event, ctx: Context, status: Status, **more: str | N
         ctx.log.info("Slack does not take the status of an agent session", status=status, error=told)
         return False
     return True
+
+
+@handlers.on(STOPPED, timeout="1m")
+async def stop(event: Event, ctx: Context) -> dict[str, Any] | Snooze:
+    """Cancel the turns, as an operator does, and say so in the thread. The end of a turn closes its session."""
+    user = place_of(event.payload).user or "unknown"
+    at = event.enqueued_at or event.event_ts  # what began later is not meant, also in a later attempt
+    answer = await agent_calls(ctx).stop_turns(event.payload, at, TURN, by=user, reason=REASON)
+    if answer == "busy":
+        return SOON
+    if answer is None and event.claim == 1:  # it had ended; an earlier claim may have stopped it, and died
+        await set_status(event, ctx, "closed")
+    else:
+        with ignoring_final_errors():
+            await ctx.slack.reply(event, f"Stopped by <@{user}>.")
+    return {"stopped": answer}
 
 
 class TurnSession:

@@ -15,6 +15,7 @@ from slack_sdk.errors import SlackApiError
 
 from surelane.slack import Place
 from surelane_agents.agent_settings import agent_settings
+from surelane_agents.calls import stored
 from surelane_agents.errors import StoppedError, UnavailableError
 from surelane_agents.tools.logins import UNUSABLE, Logins, word_of
 from surelane_agents.tools.servers import Bearer, McpServer
@@ -24,7 +25,6 @@ from surelane_worker.handling.asks import CONNECT, button
 from surelane_worker.handling.context import attempt_of
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.outcomes import Pause, duration
-from surelane_worker.handling.steps import StepError
 from surelane_worker.slack.chunks import sections
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.tokens import owner_of
@@ -116,10 +116,7 @@ class Accounts:
         return False
 
     async def _step(self, name: str, *given: Any) -> Any:
-        try:
-            return await self._ctx.step(f"{self._prefix}{name}", *given)
-        except StepError as error:
-            raise (error.__cause__ or error) from None
+        return await stored(self._ctx, f"{self._prefix}{name}", *given)
 
     @property
     def _may_ask(self) -> bool:

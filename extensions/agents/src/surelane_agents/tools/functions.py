@@ -137,15 +137,9 @@ class Tools:
         self._tools[tool.name] = tool
 
 
-def approved(function: Function) -> Function:
-    """Let a tool need approval where :meth:`Tools.add` does not say."""
-    setattr(function, MARK, True)
-    return function
-
-
-def approved_by_asker(function: Function) -> Function:
-    """Do the same, and let the person who asked the agent approve alone."""
-    setattr(function, MARK, ASKER)
+def approved(function: Function, by: object = True) -> Function:
+    """Let a tool need approval where :meth:`Tools.add` does not say. By :data:`ASKER`: of who asked the agent alone."""
+    setattr(function, MARK, by)
     return function
 
 

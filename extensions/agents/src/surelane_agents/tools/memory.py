@@ -7,7 +7,7 @@ from pydantic_ai import RunContext, ToolFailed
 
 from surelane_agents.calls import AgentCalls, Rule, patiently
 from surelane_agents.people.board import LONGEST, about, cleaned, put, stored_about
-from surelane_agents.people.memory import MEMORY
+from surelane_agents.people.rules import MEMORY
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
 

@@ -15,7 +15,7 @@ from pydantic_ai import RunContext, ToolFailed
 from surelane.codec import SEALED
 from surelane_agents.calls import AgentCalls, Schedule, patiently
 from surelane_agents.people.board import about, is_admin
-from surelane_agents.tools.functions import approved_by_asker
+from surelane_agents.tools.functions import ASKER, approved
 from surelane_service.cron import Cron, zone_of
 from surelane_worker import Context, Event
 from surelane_worker.handling.context import attempt_of
@@ -45,9 +45,8 @@ class _Asked:
         return await patiently(self.ctx, AgentCalls.read_schedules, prefix)
 
     async def set(self, one: Schedule) -> None:
-        fence, given = attempt_of(self.ctx).steps.fence, one._asdict()
-        of = {"overlap": "skip", "schedule": given.pop("cron"), **given}
-        await fence.patiently(partial(fence.engine.set_cron, **of))
+        fence = attempt_of(self.ctx).steps.fence
+        await fence.patiently(partial(fence.engine.set_cron, overlap="skip", **one._asdict()))
 
     async def delete(self, name: str) -> None:
         fence = attempt_of(self.ctx).steps.fence
@@ -62,7 +61,7 @@ def _asked(run: RunContext[Context]) -> _Asked:
     return asked
 
 
-@approved_by_asker
+@partial(approved, by=ASKER)
 async def schedule(run: RunContext[Context], cron: str, time_zone: str, request: str) -> str:
     """Answer a request in this channel at set times, as if the person who asks now asked it then.
 
@@ -101,7 +100,7 @@ async def list_schedules(run: RunContext[Context]) -> list[dict[str, Any]] | str
     return [_listed(each, asked.person) for each in found] or "There are none."
 
 
-@approved_by_asker
+@partial(approved, by=ASKER)
 async def change_schedule(
     run: RunContext[Context], name: str, change: Literal["pause", "resume", "remove"]
 ) -> str:
@@ -117,7 +116,7 @@ async def change_schedule(
         return "It is removed."
     if SEALED in known.payload:
         raise ToolFailed("it cannot be decrypted: remove it")
-    following = Cron(known.cron, known.time_zone).next_firing(datetime.now(UTC))
+    following = Cron(known.schedule, known.time_zone).next_firing(datetime.now(UTC))
     await asked.set(known._replace(paused=change == "pause", next_at=following))
     return "It is paused." if change == "pause" else f"It goes on at {_shown(following, known.time_zone)}."
 
@@ -128,7 +127,7 @@ def _listed(one: Schedule, person: str) -> dict[str, Any]:
         "name": one.name,
         "maker": f"<@{maker}>",
         "channel": f"<#{one.payload.get('channel')}>",
-        "times": f"{one.cron} ({one.time_zone})",
+        "times": f"{one.schedule} ({one.time_zone})",
         "next": "paused" if one.paused else _shown(one.next_at, one.time_zone),
         # What somebody asked elsewhere is not for everybody here.
         "request": one.payload.get("text") if maker == person else "(of another person)",

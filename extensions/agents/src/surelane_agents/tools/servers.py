@@ -18,7 +18,7 @@ from pydantic_ai.mcp import MCPToolset
 
 from surelane_agents.errors import told_of
 from surelane_agents.people.access import AllowList
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 
 START = 60.0
 """Seconds that a server may take to start. Some download themselves."""

@@ -24,15 +24,15 @@ async def stream_openai(event: Event, ctx: Context) -> None:
 
 @pydantic.on("slack.app_mention")
 async def stream_pydantic(event: Event, ctx: Context) -> None:
-    with pydantic_agents.durable(pydantic_bot.agent, ctx) as stored:
-        async with spoken(ctx, event) as say, stored.run_stream_events(event.text) as events:
-            async for each in events:
-                match each:
-                    case (
-                        PartStartEvent(part=TextPart(content=text))
-                        | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
-                    ):
-                        await say(text)
+    running = pydantic_bot.agent.run_stream_events(event.text, capabilities=[pydantic_agents.durable(ctx)])
+    async with spoken(ctx, event) as say, running as events:
+        async for each in events:
+            match each:
+                case (
+                    PartStartEvent(part=TextPart(content=text))
+                    | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+                ):
+                    await say(text)
 
 
 @graph.on("slack.app_mention")

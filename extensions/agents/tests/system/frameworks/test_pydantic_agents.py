@@ -82,8 +82,7 @@ def agent(*tools: Any, **more: Any) -> Any:
 
 
 async def run(ctx: Context, made: Any, question: Any, *, name: str = "model", **more: Any) -> Any:
-    with durable(made, ctx, name=name) as given:
-        return await given.run(question, **more)
+    return await made.run(question, capabilities=[durable(ctx, name=name)], **more)
 
 
 def with_tools(*tools: Any, **more: Any) -> Any:
@@ -122,11 +121,10 @@ async def streaming(ctx: Context, event: Event) -> str:
 
 async def streaming_last(ctx: Context, event: Event) -> str:
     """Stream the last response alone, and leave it early: it is stored whole."""
-    with durable(agent(pay), ctx) as given:
-        async with given.run_stream(event.text) as result:
-            async for text in result.stream_text(delta=True, debounce_by=None):
-                await ctx.slack.reply(event, text)
-                break
+    async with agent(pay).run_stream(event.text, capabilities=[durable(ctx)]) as result:
+        async for text in result.stream_text(delta=True, debounce_by=None):
+            await ctx.slack.reply(event, text)
+            break
     return ""
 
 
@@ -204,7 +202,7 @@ async def test_agents_that_run_at_once_without_names_are_told_of_the_argument(tr
     trial.rows["both"] = Row(with_both, [], "")
     sent = await trial.slack.mention("plan:both")
     (told,) = sent.replies
-    assert told.text.endswith("give each a name of its own, durable(…, ctx, name=…)")
+    assert told.text.endswith("give each a name of its own, durable(…, name=…)")
 
 
 async def with_both(ctx: Context, event: Event) -> str:

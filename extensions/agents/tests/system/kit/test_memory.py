@@ -7,8 +7,8 @@ import pytest
 from extensions.agents.tests.system.model_server import ModelServer, calls, says
 from surelane.testing import Bot, Slack, assert_replied
 from surelane_agents import Agent, Tools
-from surelane_agents.people import memory, rules
-from surelane_agents.people.memory import MEMORY, REMEMBERED
+from surelane_agents.people import rules
+from surelane_agents.people.rules import MEMORY, REMEMBERED
 from surelane_agents.tools.memory import forget, remember
 from surelane_dev.testing.database import connected
 from surelane_worker import Handlers
@@ -22,7 +22,7 @@ def handlers() -> Handlers:
     for each in (remember, forget):
         tools.add(each)
     handlers.include(rules.handlers)
-    handlers.include(memory.handlers)
+    handlers.include(rules.memory_handlers)
     handlers.on("slack.app_mention", "slack.message.im", "agent-turn")(Agent(tools=tools).turn)
     return handlers
 

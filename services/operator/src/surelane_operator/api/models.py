@@ -23,8 +23,8 @@ from surelane.jobs import Priority
 from surelane_operator.reads import filters
 from surelane_operator.reads.queue import LimitState, WorkerState
 from surelane_operator.reads.timeline import ListedEvent
+from surelane_service.common.durations import MOST_AT_ONCE, Rate, parse_duration, read_limit_rate
 from surelane_service.cron import CatchUpText, Cron, Overlap
-from surelane_service.durations import MOST_AT_ONCE, Rate, parse_duration, read_limit_rate
 
 
 def digits(text: object) -> object:

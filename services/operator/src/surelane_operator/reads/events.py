@@ -38,7 +38,7 @@ from surelane_operator.reads.filters import (
     read_message,
 )
 from surelane_operator.reads.trends import Trends
-from surelane_service.durations import rate_text
+from surelane_service.common.durations import rate_text
 from surelane_service.figures import Figures, Measured
 from surelane_service.history import LISTED
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
-from surelane_service.durations import parse_duration
+from surelane_service.common.durations import parse_duration
 from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut

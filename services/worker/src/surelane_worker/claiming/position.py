@@ -30,7 +30,7 @@ from typing import Any
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
-from surelane_service.durations import jittered
+from surelane_service.common.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.figures import Figures
 from surelane_service.fleet import POSITIONS

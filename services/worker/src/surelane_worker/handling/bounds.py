@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from surelane.events import Event
 from surelane.jobs import Job
-from surelane_service.durations import MOST_AT_ONCE, Rate, parse_rate
+from surelane_service.common.durations import MOST_AT_ONCE, Rate, parse_rate
 from surelane_worker.handling.outcomes import Pause, positive
 from surelane_worker.handling.routes import check_version, is_interactive
 

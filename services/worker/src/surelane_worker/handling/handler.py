@@ -14,8 +14,8 @@ from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane.jobs import Priority
 from surelane.json_text import check_text, json_text
+from surelane_service.common.durations import parse_duration
 from surelane_service.cron import CatchUp, Cron, Overlap, read_catch_up
-from surelane_service.durations import parse_duration
 from surelane_service.lifecycle import RUN
 from surelane_service.subscriptions import INTERACTIONS
 from surelane_worker.handling.answers import REFUSED, SUBMISSION

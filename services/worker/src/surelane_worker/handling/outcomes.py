@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from surelane.codec import ENCRYPTED, ERROR, RESULT, Codec, Location
 from surelane.jobs import Continuation, Job, job_text, jobs_text
-from surelane_service.durations import parse_duration
+from surelane_service.common.durations import parse_duration
 from surelane_worker.handling.records import message_of, result_text
 
 Pause = timedelta | float | str

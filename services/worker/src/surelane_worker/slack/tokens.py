@@ -17,7 +17,7 @@ from surelane.codec import SealedError
 from surelane.errors import SurelaneError, described
 from surelane.events import Event
 from surelane.slack import OWN, is_shared, reporter_of
-from surelane_service.durations import jittered
+from surelane_service.common.durations import jittered
 from surelane_service.installations import BOT, Expiring, Installations, Owner, Stored
 from surelane_service.lifecycle import apart
 from surelane_service.logs import get_logger

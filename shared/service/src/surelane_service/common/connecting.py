@@ -22,9 +22,9 @@ import asyncpg
 from .secret_files import SecretFileError, read_secrets
 
 if TYPE_CHECKING:  # generic for the type checker alone
-    Opened = asyncpg.Connection[asyncpg.Record]
+    Connection = asyncpg.Connection[asyncpg.Record]
 else:
-    Opened = asyncpg.Connection
+    Connection = asyncpg.Connection
 
 TRACKED = {"standard_conforming_strings": "on", "DateStyle": "ISO, MDY", "TimeZone": "UTC"}
 """What a session has that PgBouncer keeps for each of its clients, on each of its connections."""
@@ -107,20 +107,11 @@ _LIMITED: Mapping[str, tuple[str, str]] = {
 }
 """Parameters that are carried out with some values only: a pattern for these, and what to do with others."""
 _REFUSED: Mapping[str, str] = {
-    "requirepeer": "protect the socket's directory instead, and leave it out",
-    "sslcrldir": "write sslcrl with one file",
-    "sslkeylogfile": "set the variable SSLKEYLOGFILE",
-    **dict.fromkeys(("scram_client_key", "scram_server_key"), "write the password"),
-    **dict.fromkeys(
-        ("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope"),
-        "log in by password or certificate",
-    ),
-}
-_FOREIGN: Mapping[str, str] = {
     "pgbouncer": "leave it out; workers behind a transaction pooler need SURELANE_NOTIFICATIONS=off",
     **dict.fromkeys(("schema", "currentSchema"), "leave it out: Surelane's schema is always agent"),
+    **dict.fromkeys(("oauth_issuer", "oauth_client_id"), "log in by password or certificate"),
 }
-"""Parameters of other programs that their users copy."""
+"""What to write in place of others that people copy."""
 _CARRIED = {
     *("host", "hostaddr", "port", "dbname", "service", "servicefile", "ssl", "options", "keepalives"),
     *("connect_timeout", "application_name", "fallback_application_name"),
@@ -238,12 +229,12 @@ def _of_service(service: str, path: str | None) -> dict[str, str]:
 
 def _check(name: str, value: str) -> None:
     """Refuse a parameter that would not be carried out."""
-    advice = {**_REFUSED, **_FOREIGN}.get(name)
+    advice = _REFUSED.get(name)
     if name in _LIMITED and not re.fullmatch(_LIMITED[name][0], value):
         advice = _LIMITED[name][1]
         name = f"{name}={value}"
     elif name not in _CARRIED and advice is None:
-        advice = f"it is none of libpq's: leave it out; a setting of the server is options=-c%20{name}%3D…"
+        advice = f"leave it out; a setting of the server is options=-c%20{name}%3D…"
     if advice:
         raise DatabaseUriError(f"DATABASE_URL: {name} is not supported: {advice}")
 
@@ -305,7 +296,7 @@ async def connect(
     pooled: bool = False,
     primary: bool = False,
     **options: Any,  # noqa: ANN401 - of asyncpg.connect
-) -> Opened:
+) -> Connection:
     """Connect to a host of a URI, the primary among several. One that does not answer holds up the next only shortly.
 
     Args:
@@ -322,9 +313,9 @@ async def connect(
     address = parse(uri)
     if primary or len(address.hosts) > 1:
         options["target_session_attrs"] = "primary"
-    tried: list[asyncio.Task[Opened]] = []
+    tried: list[asyncio.Task[Connection]] = []
 
-    async def attempt(nth: int, host: tuple[str | None, int | None]) -> Opened:
+    async def attempt(nth: int, host: tuple[str | None, int | None]) -> Connection:
         late = nth * HEAD_START * timeout
         if nth:
             await asyncio.wait(tried[nth - 1 : nth], timeout=late)
@@ -333,7 +324,7 @@ async def connect(
             return await _open(address, host, settings, pooled, options | {"timeout": within})
 
     tried += [asyncio.create_task(attempt(*each)) for each in enumerate(address.hosts)]
-    chosen: Opened | None = None
+    chosen: Connection | None = None
     try:
         for ended in asyncio.as_completed(tried):
             with suppress(*FAILED):
@@ -351,7 +342,7 @@ async def _open(
     settings: dict[str, str],
     pooled: bool,
     options: dict[str, Any],
-) -> Opened:
+) -> Connection:
     """Open a connection. A pooler that refuses the session's settings gets those that it tracks, and is checked."""
     given = {"dsn": "postgresql://"} | address.driver | options
     given |= {name: value for name, value in zip(("host", "port"), host, strict=True) if value is not None}
@@ -360,7 +351,7 @@ async def _open(
     dsn = given.pop("dsn")
     try:
         named = TRACKED if pooled else SESSION
-        opened: Opened = await asyncpg.connect(
+        opened: Connection = await asyncpg.connect(
             dsn, server_settings=named | settings | address.settings, **given
         )
     except asyncpg.ProtocolViolationError:
@@ -377,13 +368,13 @@ async def _open(
     return opened
 
 
-async def _lift(opened: Opened) -> None:
+async def _lift(opened: Connection) -> None:
     """Lift what PostgreSQL 17 brought: the bound of transactions, and the refusal of views, meant for dumps."""
     if opened.get_server_version() >= (17,):
         await opened.execute(f"set transaction_timeout = 0; {_WITH_VIEWS}")
 
 
-async def _check_pooled(opened: Opened, address: Address) -> None:
+async def _check_pooled(opened: Connection, address: Address) -> None:
     """Refuse sessions of a pooler with a setting that our SQL cannot work with."""
     for name in RELIED_ON:
         value = await opened.fetchval("select pg_catalog.current_setting($1)", name)
@@ -395,7 +386,7 @@ async def _check_pooled(opened: Opened, address: Address) -> None:
             )
 
 
-def _with_options(sockets: Mapping[str, int]) -> type[Opened]:
+def _with_options(sockets: Mapping[str, int]) -> type[Connection]:
     """Return a class of connections whose sockets have these options, as far as this system knows them."""
 
     class Tuned(asyncpg.Connection):  # what asyncpg passes on is its own

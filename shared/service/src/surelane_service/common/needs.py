@@ -4,14 +4,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 
-if TYPE_CHECKING:  # generic for the type checker alone
-    Asked = asyncpg.Connection[asyncpg.Record]
-else:
-    Asked = asyncpg.Connection
+from .connecting import Connection
 
 _NEED = re.compile(r"-- (need|warning|schema): ([^\n]+)\n(?:-- advice: (.+?)\n(?!--))?(.+?);\n", re.DOTALL)
 NEEDS = _NEED.findall(Path(__file__).with_name("needs.sql").read_text(encoding="utf-8"))
@@ -30,7 +26,7 @@ class NeedState:
     advice: str | None = None
 
 
-async def answered(connection: Asked, names: Collection[str] = ()) -> list[NeedState]:
+async def answered(connection: Connection, names: Collection[str] = ()) -> list[NeedState]:
     """Ask for each need, or for those that are named. What this role may not see is unknown."""
     answers = []
     installed = await connection.fetchval(INSTALLED)

@@ -2,21 +2,15 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import asyncpg
-
-if TYPE_CHECKING:  # generic for the type checker alone
-    Described = asyncpg.Connection[asyncpg.Record]
-else:
-    Described = asyncpg.Connection
+from .connecting import Connection
 
 CATALOG = Path(__file__).with_name("catalog.sql").read_text(encoding="utf-8")
 RECORD = Path(__file__).with_name("schema.txt")
 """A line for each object and grant that the scripts make."""
 
 
-async def describe_schema(connection: Described) -> tuple[str, ...]:
+async def describe_schema(connection: Connection) -> tuple[str, ...]:
     """Return one line per column, constraint, index, trigger, function and grant of the schema."""
     async with connection.transaction(readonly=True):
         # PostgreSQL writes a schema's name in a definition if that schema is not on the path.

@@ -19,7 +19,7 @@ from pydantic_settings import NoDecode
 from surelane_operator.console.access.oidc import is_safe
 from surelane_operator.console.access.sessions import IDLE, LASTS, Network
 from surelane_operator.console.screen import SLACK_MESSAGE
-from surelane_service.durations import Duration
+from surelane_service.common.durations import Duration
 from surelane_service.service_settings import DatabaseUrl, SealingSettings, split
 
 SHORTEST = 16
@@ -53,13 +53,13 @@ Names = Annotated[frozenset[str], NoDecode, BeforeValidator(split)]
 class AccessSettings(SealingSettings):
     """Settings of the operator's API and page."""
 
-    api_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_TOKEN")
+    api_token: SecretStr | None = None
     """The bearer token of the operator's API on the private port. Without one and without sign-in, the API is off."""
 
-    api_viewer_token: SecretStr | None = Field(None, validation_alias="SURELANE_API_VIEWER_TOKEN")
+    api_viewer_token: SecretStr | None = None
     """A bearer token that only reads."""
 
-    api_hosts: Names = Field(frozenset(), validation_alias="SURELANE_API_HOSTS")
+    api_hosts: Names = frozenset()
     """Host names for the operator's API, beside addresses and the names of this machine or cluster."""
 
     database_url: DatabaseUrl = Field(
@@ -72,12 +72,10 @@ class AccessSettings(SealingSettings):
     )
     """How people sign in to the operator's page. Unset: the page is off."""
 
-    console_url: Annotated[str, AfterValidator(_base)] | None = Field(
-        None, validation_alias="SURELANE_CONSOLE_URL"
-    )
+    console_url: Annotated[str, AfterValidator(_base)] | None = None
     """The address at which browsers reach the page. With https, its cookies are for HTTPS alone."""
 
-    console_key: SecretStr | None = Field(None, validation_alias="SURELANE_CONSOLE_KEY")
+    console_key: SecretStr | None = None
     """The key that signs sessions. Default: a key derived from ``SURELANE_API_TOKEN``."""
 
     viewer_groups: Names = Field(frozenset(), validation_alias="SURELANE_CONSOLE_VIEWER_GROUPS")
@@ -123,16 +121,16 @@ class AccessSettings(SealingSettings):
     ] = Field([], validation_alias="SURELANE_CONSOLE_PROXY_ADDRESSES")
     """The proxy's addresses or networks. The headers are refused from all others."""
 
-    mcp: Literal["read", "change"] | None = Field(None, validation_alias="SURELANE_MCP")
+    mcp: Literal["read", "change"] | None = None
     """What assistants may do at ``/mcp``. ``change``: also run events again and cancel, as an operator. Unset: off."""
 
-    shards: SecretStr = Field(SecretStr(""), validation_alias="SURELANE_SHARDS")
+    shards: SecretStr = SecretStr("")
     """Other installations, as NAME=URI separated by spaces, for members of agent_operator. The page lists them."""
 
-    trace_url: str = Field("", validation_alias="SURELANE_TRACE_URL")
+    trace_url: str = ""
     """The address of a trace, with ``{trace_id}`` in it."""
 
-    message_url: str = Field(SLACK_MESSAGE, validation_alias="SURELANE_MESSAGE_URL")
+    message_url: str = SLACK_MESSAGE
     """The address of a message, with ``{team}``, ``{channel}`` and ``{ts}`` in it."""
 
     @property

@@ -16,7 +16,7 @@ import jwt
 from surelane.errors import SurelaneError
 from surelane.slack import object_in
 from surelane_operator.roles import Groups, Role
-from surelane_service.outbound import bounded
+from surelane_service.outbound import received
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key only: our secret must not sign what we take for the provider's."""
@@ -211,7 +211,7 @@ async def _request(method: str, address: str, **options: Any) -> tuple[int, dict
             aiohttp.ClientSession(timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(method, address, allow_redirects=False, **options) as response,
         ):
-            if (body := await bounded(response)) is None:
+            if (body := await received(response)) is None:
                 raise ProviderUnavailable("the provider's answer is too large")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ProviderUnavailable(f"the provider does not answer: {type(error).__name__}") from None
