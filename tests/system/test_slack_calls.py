@@ -1,7 +1,7 @@
 """What a handler asks of Slack, attempt by attempt: streams, modals, files, and replies that are on the row."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
+from surelane_service.outbound import Reply
 from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError
+from surelane_worker.slack.limits import SlackBusyError
 from tests.processes import until
-from tests.system.slack_attempts import Attempts, cut, slack_attempts, streamed
+from tests.system.slack_attempts import Attempt, Attempts, cut, slack_attempts, streamed
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 FEEDBACK = ContextActionsBlock(
@@ -84,6 +86,52 @@ async def test_reply_that_slack_did_not_take_or_answer_is_sent_by_the_same_attem
     attempts.slack.fail(kind, "chat.postMessage")
     await slack.reply(event, "one")
     assert attempts.thread == ["one"]
+
+
+LIMITED: dict[str, Callable[[Attempt], Awaitable[object]]] = {
+    "reply": lambda to: to[1].reply(to[0], "one"),
+    "whisper": lambda to: to[1].whisper(to[0], "one"),
+    "stream": lambda to: streamed(to, "one"),
+    "file": lambda to: to[1].upload(to[0], b"one", filename="x"),
+    "plain client": lambda to: to[1].client.users_info(user=to[0].slack["user"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "after"), [(600, 600), ("1000000000", 3600), ("Fri, 31 Dec 9999 23:59:59 GMT", 3600)]
+)
+@pytest.mark.parametrize("what", LIMITED)
+async def test_call_for_which_slack_asks_a_long_pause_is_put_off_and_keeps_no_slot(
+    attempts: Attempts, what: str, asked: object, after: float
+) -> None:
+    attempt = await attempts.mention()
+    attempts.slack.fail("rate_limited", count=None, retry_after=asked)
+    with pytest.raises(SlackBusyError) as raised:
+        await LIMITED[what](attempt)
+    attempts.slack.simulator.faults.remove()
+    await LIMITED[what](await attempts.next())
+    assert (raised.value.after, len(attempts.said)) == (after, int(what != "plain client"))
+
+
+async def test_pauses_of_one_call_are_not_longer_together_and_a_broken_one_is_short(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.fail("rate_limited", retry_after="soon")
+    await slack.reply(event, "one")
+    monkeypatch.setattr("surelane_worker.slack.client.LONGEST_WAIT", 1.5)
+    attempts.slack.fail("rate_limited", count=None)
+    with pytest.raises(SlackBusyError):
+        await slack.reply(event, "two")
+    assert attempts.calls() == ["chat.postMessage"] * 4
+
+    async def limited(*_: object) -> Reply:
+        return Reply(429, "identity", 600.0, b"")
+
+    event, slack = await attempts.command()
+    monkeypatch.setattr(attempts.clients.responses, "post", limited)
+    with pytest.raises(SlackBusyError):
+        await slack.reply(event, "three")
 
 
 async def test_reactions_may_be_repeated(attempts: Attempts) -> None:

@@ -7,7 +7,9 @@ simulator's, and nowhere else. slack-sdk's webhook client follows redirects, rea
 setting against either, so the request is made here.
 """
 
+import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
@@ -21,14 +23,18 @@ from slack_sdk.http_retry.builtin_async_handlers import (
     AsyncRateLimitErrorRetryHandler,
     AsyncServerErrorRetryHandler,
 )
+from slack_sdk.http_retry.request import HttpRequest
+from slack_sdk.http_retry.response import HttpResponse
+from slack_sdk.http_retry.state import RetryState
 from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from yarl import URL
 
 from surelane_service.logs import Logger
-from surelane_service.outbound import PublicResolver, Reply, guarded_session, post
+from surelane_service.outbound import PublicResolver, Reply, guarded_session, post, seconds_asked
 from surelane_worker.slack.limiter import Limiter, admitting
+from surelane_worker.slack.limits import LONGEST_WAIT, SlackBusyError
 from surelane_worker.worker_settings import WorkerSettings
 
 FINAL = frozenset(
@@ -183,6 +189,40 @@ def unknown_whether_done(error: BaseException) -> bool:
 RATE_LIMIT_RETRIES = 10
 """Most retries after a rate limit. Each waits as long as Slack asks; heartbeats renew the lease meanwhile."""
 
+
+@dataclass(eq=False)
+class Patience:
+    """Waits as long as Slack asks, for one call: two minutes in all, during which its handler keeps its slot."""
+
+    waited: float = 0.0
+
+    async def wait(self, seconds: float) -> None:
+        """Wait. Raise :class:`SlackBusyError` where that would take too long in all: the event is snoozed."""
+        if self.waited + seconds > LONGEST_WAIT:
+            raise SlackBusyError(seconds)
+        self.waited += seconds
+        await asyncio.sleep(seconds + random.random())  # noqa: S311 - no secret
+
+
+class RateLimitHandler(AsyncRateLimitErrorRetryHandler):
+    """Sends a call again once Slack's pause is over; slack-sdk's own waits for any time, and reads numbers alone."""
+
+    async def prepare_for_next_attempt_async(
+        self,
+        *,
+        state: RetryState,
+        request: HttpRequest,  # noqa: ARG002 - slack-sdk's interface
+        response: HttpResponse | None = None,
+        error: Exception | None = None,  # noqa: ARG002
+    ) -> None:
+        """Wait as long as Slack asks, or put the event off."""
+        state.custom_values = state.custom_values or {"patience": Patience()}
+        named = {} if response is None else {name.title(): each[0] for name, each in response.headers.items()}
+        await state.custom_values["patience"].wait(seconds_asked(named))
+        state.next_attempt_requested = True
+        state.increment_current_attempt()
+
+
 TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=10, sock_read=30)
 """Seconds. ``total`` includes the wait for a free connection; 30 seconds without a byte from Slack end a call."""
 
@@ -268,7 +308,7 @@ async def slack_clients(
     async with aiohttp.ClientSession(
         trace_configs=traces, timeout=TIMEOUT, middlewares=middlewares
     ) as session:
-        limited = AsyncRateLimitErrorRetryHandler(max_retry_count=RATE_LIMIT_RETRIES)
+        limited = RateLimitHandler(max_retry_count=RATE_LIMIT_RETRIES)
         broken = AsyncConnectionErrorRetryHandler(max_retry_count=2)
         failed = AsyncServerErrorRetryHandler(max_retry_count=2)
         token = settings.bot_token

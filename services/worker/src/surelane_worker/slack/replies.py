@@ -29,6 +29,7 @@ from surelane_worker.slack.client import (
     UNCLEAR,
     NoTriggerError,
     NowhereToReplyError,
+    Patience,
     ResponseRefusedError,
     SlackClients,
     allowing,
@@ -48,8 +49,6 @@ GONE = (404, 410)
 """What a response URL answers after thirty minutes, or five answers."""
 RESPONSE_ONLY = ("response_type", "replace_original", "delete_original")
 """The arguments that only a response URL takes."""
-LONGEST_PAUSE = 300
-"""Most seconds to wait when a response URL asks for a pause."""
 
 
 class Replies:
@@ -424,6 +423,7 @@ class Replies:
         return f"{method}:{self._calls[event.id, method] - 1}"
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
+        patience = Patience()
         for _ in range(RATE_LIMIT_RETRIES):
             await self._check_new()
             reply = await self._responses.post(url, {"text": text, **arguments})
@@ -431,7 +431,7 @@ class Replies:
                 return
             if reply.status != 429:
                 break
-            await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
+            await patience.wait(reply.retry_after)
         raise ResponseRefusedError(reply.status)
 
 
