@@ -5,7 +5,7 @@ for counts, one after the other. Other tasks may ask in another order in each ru
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,8 +30,8 @@ PATCH = "patched "
 class Past:
     """What earlier attempts stored. One statement reads it, when the handler comes to its first step."""
 
-    def __init__(self, fence: Fence, own: Tasks, placed: Callable[[Sequence[Key]], None]) -> None:
-        """``own``, ``placed``: the handler's own tasks, and what takes the keys of what has ended, as it was stored."""
+    def __init__(self, fence: Fence, own: Tasks, placed: Callable[[Mapping[Key, bool]], None]) -> None:
+        """``own``: the handler's own tasks. ``placed`` takes what has ended, in order, and whether it is theirs."""
         self._fence, self._own, self._placed = fence, own, placed
         self._reading = asyncio.Lock()
         self._stored: Mapping[Key, StoredStep] | None = None
@@ -47,7 +47,10 @@ class Past:
                 if self._stored is None:
                     self._stored = await self._read()
                     self._ahead = dict(self._stored)
-                    self._placed([key for key, step in self._stored.items() if _has_place(key, step)])
+                    placed = {
+                        key: step.in_order for key, step in self._stored.items() if _has_place(key, step)
+                    }
+                    self._placed(placed)
         return self._stored
 
     async def _read(self) -> Mapping[Key, StoredStep]:
