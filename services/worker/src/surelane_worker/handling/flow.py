@@ -114,6 +114,9 @@ class Flow:
         self._got: set[int] = set()
         self._own: set[int] = set()
         """The places of results that the handler's own task has not got yet."""
+        self.latest: Key | None = None
+        """The latest step or wait that has ended for the handler."""
+        self._came: set[Key] = set()
         self._last: asyncio.Task[object] | None = None
         self._giving = asyncio.Lock()
         self._ending: asyncio.Task[None] | None = None
@@ -129,6 +132,8 @@ class Flow:
         """Take the keys whose results are stored, in their order, and whether the handler's own task asks for each."""
         self._places = {key: place for place, key in enumerate(keys)}
         self._own = {place for place, own in enumerate(keys.values()) if own}
+        for key in self._came & keys.keys():
+            self._take(key)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -205,6 +210,12 @@ class Flow:
             self._take(key)
             return
         async with self.giving():
+            self._take(key)
+
+    def come(self, key: Key) -> None:
+        """Note that the handler's own task has come to a reply. Results that were stored after it may come now."""
+        self._came.add(key)
+        if key in self._places:
             self._take(key)
 
     def _take(self, key: Key) -> None:

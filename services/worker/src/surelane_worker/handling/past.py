@@ -5,7 +5,9 @@ for counts, one after the other. Other tasks may ask in another order in each ru
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,11 +49,20 @@ class Past:
                 if self._stored is None:
                     self._stored = await self._read()
                     self._ahead = dict(self._stored)
-                    placed = {
-                        key: step.in_order for key, step in self._stored.items() if _has_place(key, step)
-                    }
-                    self._placed(placed)
+                    self._placed(dict(self._in_places()))
         return self._stored
+
+    def _in_places(self) -> Iterator[tuple[Key, bool]]:
+        """Yield what has ended, in order, and the replies between: each one's key, and if it is the own task's."""
+        noted = self._fence.event.notes
+        after = defaultdict[Key | None, list[Key]](list)
+        for ordinal, past in (json.loads(noted).get("past", {}) if noted else {}).items():
+            after[Key(*past) if past else None].append(reply_key(ordinal))
+        yield from ((reply, True) for reply in after[None])
+        for key, step in (self._stored or {}).items():
+            if _has_place(key, step):
+                yield key, step.in_order
+                yield from ((reply, True) for reply in after[key])
 
     async def _read(self) -> Mapping[Key, StoredStep]:
         # The first claim finds steps where the event runs another one again, and notes say so.
@@ -120,6 +131,11 @@ class Past:
         """Return the undos that have not run, and that this attempt has not come to."""
         ahead = self._ahead.items()
         return [str(key) for key, step in ahead if key.name.startswith(UNDO) and not step.ended]
+
+
+def reply_key(ordinal: object) -> Key:
+    """Return the key of a reply among the steps. No step has the number 0."""
+    return Key(f"reply {ordinal}", 0)
 
 
 def _has_place(key: Key, step: StoredStep) -> bool:

@@ -86,6 +86,11 @@ class Notebook:
         if channel != place_of(self._event.payload).channel:
             self._part("elsewhere")[str(ordinal)] = channel
 
+    def place_past(self, ordinal: Ordinal, step: list[Any]) -> None:
+        """Note with the next note past which step a new reply or stream stands: its name and number, or nothing."""
+        if not (self.has_reply(ordinal) or self.stream(ordinal)):
+            self._part("past")[str(ordinal)] = step
+
     async def note_reply(self, ordinal: Ordinal, ts: str | None) -> None:
         """Note a reply's timestamp; ``None``: it is being sent, which must be stored."""
         self._part("replies")[str(ordinal)] = ts

@@ -67,6 +67,7 @@ class Replies:
         log: Logger,
         check_claim: Callable[[], Awaitable[None]],
         check_new: Callable[[], Awaitable[None]] | None = None,
+        come_to: Callable[[Ordinal], list[Any] | None] | None = None,
         *,
         owner: Event | None = None,
         first: int = 0,
@@ -74,7 +75,7 @@ class Replies:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
         It is awaited again when a call has waited for Slack's limits, also a call of the plain client. ``check_new`` is
-        awaited instead before what no earlier attempt has sent.
+        awaited instead before what no earlier attempt has sent. ``come_to`` is called with each reply's ordinal.
         All replies count as those to ``owner``, if it is given: they are numbered, noted and marked as its. Each
         event's are counted from ``first`` on.
         """
@@ -84,6 +85,7 @@ class Replies:
         self._log = log
         self._check_claim, self._check_new = check_claim, check_new or check_claim
         check_after_wait.set(check_claim)
+        self._come_to = come_to
         self._ordinals: dict[tuple[int, str], Iterator[int]] = defaultdict(partial(count, first))
         self._calls = Counter[tuple[int, str]]()
         self._owner = owner
@@ -414,6 +416,8 @@ class Replies:
     def _next_ordinal(self, event: Event) -> Ordinal:
         scope = SCOPE.get()
         ordinal = next(self._ordinals[event.id, scope])
+        if self._come_to is not None and (step := self._come_to(ordinal)) is not None:
+            self._notebooks.of(event).place_past(ordinal, step)
         return f"{scope}:{ordinal}" if scope else ordinal
 
     def _call_name(self, event: Event, method: str) -> str:
