@@ -17,7 +17,7 @@ from surelane_dev.simulator.workspace.model import Message
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from surelane_service.outbound import Reply
-from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError
+from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError, ReplyOrderError
 from surelane_worker.slack.limits import SlackBusyError
 from tests.processes import until
 from tests.system.slack_attempts import Attempt, Attempts, cut, slack_attempts, streamed
@@ -248,6 +248,40 @@ async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:
         await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
     assert sorted(attempts.thread) == ["0", "1", "2", "3", "4"]
     assert attempts.calls() == ["chat.postMessage"] * 5
+
+
+ORDERS: list[tuple[str, str, list[str]]] = [
+    ("a", "ab", ["a", "b"]),
+    ("ab", "ba", ["a", "b"]),
+    ("ab", "bac", ["a", "b", "c"]),
+    ("aa", "aaa", ["a", "a", "a"]),
+    ("ab", "xb", ["a", "b"]),  # worded anew
+    ("abc", "cab", ["a", "b", "c"]),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "sent"), ORDERS)
+async def test_replies_in_another_order_are_known_by_what_they_say(
+    attempts: Attempts, first: str, second: str, sent: list[str]
+) -> None:
+    for begun, texts in ((attempts.mention, first), (attempts.next, second), (attempts.next, first)):
+        event, slack = await begun()
+        for text in texts:
+            await slack.reply(event, text)
+    assert attempts.thread == sent
+
+
+async def test_reply_that_was_taken_for_another_is_told(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    await slack.reply(event, "b")  # "a" was not sent when the worker died
+    event, slack = await attempts.next()
+    await slack.reply(event, "a")
+    with pytest.raises(ReplyOrderError):
+        await slack.reply(event, "b")
+    event, slack = await attempts.next()
+    for text in "ba":
+        await slack.reply(event, text)
+    assert attempts.thread == ["b", "a"]
 
 
 @pytest.mark.parametrize(

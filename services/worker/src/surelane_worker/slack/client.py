@@ -86,6 +86,10 @@ class ThreadGoneError(Exception):
         self.identity = identity
 
 
+class ReplyOrderError(SentenceError):
+    """Replies came in another order than in an earlier attempt, so one was taken for another: send each in a step."""
+
+
 class NoTriggerError(SentenceError):
     """The event has no trigger_id: only commands and interactions can open a view."""
 

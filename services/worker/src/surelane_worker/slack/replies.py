@@ -4,11 +4,13 @@ The event's row says which were sent (:mod:`surelane_worker.slack.notes`): some 
 """
 
 import asyncio
+import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
+from hashlib import sha256
 from io import SEEK_END, BytesIO
 from itertools import count
 from os import PathLike
@@ -33,6 +35,7 @@ from surelane_worker.slack.client import (
     ResponseRefusedError,
     SlackClients,
     allowing,
+    plain,
     slack_error,
     unknown_whether_done,
 )
@@ -111,6 +114,7 @@ class Replies:
         Raises:
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
+            ReplyOrderError: replies that tasks send at once came in another order, so that one was lost.
             TypeError: the event is no event; the text may stand in its place.
         """
         if not isinstance(event, Event):
@@ -118,6 +122,8 @@ class Replies:
         place, response_url = answered_at(event.payload), response_url_of(event.kind, event.payload)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
+        if isinstance(ordinal, int):
+            ordinal = notebook.number(ordinal, _digest(text, arguments))
         noted = notebook.reply(ordinal)
         if noted is not None:
             self._log.info("reply was already sent", ordinal=ordinal)
@@ -437,6 +443,11 @@ class Replies:
                 break
             await patience.wait(reply.retry_after)
         raise ResponseRefusedError(reply.status)
+
+
+def _digest(text: str | None, arguments: Mapping[str, Any]) -> str:
+    said = json.dumps([text, arguments], default=lambda value: str(plain(value)), skipkeys=True)
+    return sha256(said.encode(errors="replace")).hexdigest()[:12]
 
 
 def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
