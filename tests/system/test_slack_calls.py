@@ -78,12 +78,21 @@ async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts
     assert told == [f"message {reply.ts} in {reply.channel}" for reply in attempts.said]
 
 
-@pytest.mark.parametrize("kind", ["answer_lost", "server_error", "rate_limited"])
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("answer_lost", ""),
+        ("server_error", ""),
+        ("rate_limited", ""),
+        ("refused", "ratelimited"),
+        ("refused", "rate_limited"),
+    ],
+)
 async def test_reply_that_slack_did_not_take_or_answer_is_sent_by_the_same_attempt(
-    attempts: Attempts, kind: str
+    attempts: Attempts, kind: str, error: str
 ) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.fail(kind, "chat.postMessage")
+    attempts.slack.fail(kind, "chat.postMessage", error=error)
     await slack.reply(event, "one")
     assert attempts.thread == ["one"]
 

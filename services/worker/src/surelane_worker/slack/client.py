@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Seque
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -175,7 +176,8 @@ PERHAPS_DONE = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
 """Slack's errors with HTTP 200 after which the call may have been done. Slack says so of the first two itself."""
-PASSING = PERHAPS_DONE | {"ratelimited"}
+LIMITED = frozenset({"ratelimited", "rate_limited"})
+PASSING = PERHAPS_DONE | LIMITED
 """Slack's errors that are gone later."""
 UNCLEAR = (aiohttp.ClientError, TimeoutError, OSError, SlackApiError, AttributeError, ValueError)
 """What a call raises without a clear answer. slack-sdk raises the last two for a body that is no JSON object."""
@@ -209,19 +211,36 @@ class Patience:
 
 
 class RateLimitHandler(AsyncRateLimitErrorRetryHandler):
-    """Sends a call again once Slack's pause is over; slack-sdk's own waits for any time, and reads numbers alone."""
+    """Sends a call again once Slack's pause is over; slack-sdk's own waits for any time, and reads numbers alone.
+
+    Slack also limits calls with HTTP 200, and the body of a 429 need not be JSON: it is then told as an error.
+    """
+
+    async def _can_retry_async(
+        self,
+        *,
+        state: RetryState,  # noqa: ARG002 - slack-sdk's interface
+        request: HttpRequest,  # noqa: ARG002
+        response: HttpResponse | None = None,
+        error: Exception | None = None,
+    ) -> bool:
+        if response is None:
+            return getattr(getattr(error, "response", None), "status", None) == HTTPStatus.TOO_MANY_REQUESTS
+        limited = response.status_code == HTTPStatus.TOO_MANY_REQUESTS
+        return limited or (isinstance(response.body, dict) and str(response.body.get("error")) in LIMITED)
 
     async def prepare_for_next_attempt_async(
         self,
         *,
         state: RetryState,
-        request: HttpRequest,  # noqa: ARG002 - slack-sdk's interface
+        request: HttpRequest,  # noqa: ARG002
         response: HttpResponse | None = None,
-        error: Exception | None = None,  # noqa: ARG002
+        error: Exception | None = None,
     ) -> None:
         """Wait as long as Slack asks, or put the event off."""
         state.custom_values = state.custom_values or {"patience": Patience()}
-        named = {} if response is None else {name.title(): each[0] for name, each in response.headers.items()}
+        headers = (error.response if isinstance(error, SlackApiError) else response).headers  # type: ignore[union-attr]
+        named = {name.title(): each if isinstance(each, str) else each[0] for name, each in headers.items()}
         await state.custom_values["patience"].wait(seconds_asked(named))
         state.next_attempt_requested = True
         state.increment_current_attempt()
