@@ -254,7 +254,8 @@ class Attempt:
         """Return replies through these clients, which share the notes of all others and count from ``first`` on."""
         owner = self.events[0] if self._coalesced else None
         checks = self.check_claim, self.check_new, self.come_to
-        return Replies(clients, self.notebooks, self.log, *checks, owner=owner, first=first)
+        by_text = not self.services.codec.on  # a digest would confirm a guess of an encrypted text
+        return Replies(clients, self.notebooks, self.log, *checks, owner=owner, first=first, by_text=by_text)
 
     def come_to(self, ordinal: Ordinal) -> list[Any] | None:
         """Note that the handler has come to a reply. Return past which step, if a later run comes there alike.

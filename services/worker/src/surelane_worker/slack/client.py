@@ -197,7 +197,7 @@ RATE_LIMIT_RETRIES = 10
 
 
 @dataclass(eq=False)
-class Patience:
+class PauseBudget:
     """Waits as long as Slack asks, for one call: two minutes in all, during which its handler keeps its slot."""
 
     waited: float = 0.0
@@ -238,10 +238,10 @@ class RateLimitHandler(AsyncRateLimitErrorRetryHandler):
         error: Exception | None = None,
     ) -> None:
         """Wait as long as Slack asks, or put the event off."""
-        state.custom_values = state.custom_values or {"patience": Patience()}
+        state.custom_values = state.custom_values or {"budget": PauseBudget()}
         headers = (error.response if isinstance(error, SlackApiError) else response).headers  # type: ignore[union-attr]
         named = {name.title(): each if isinstance(each, str) else each[0] for name, each in headers.items()}
-        await state.custom_values["patience"].wait(seconds_asked(named))
+        await state.custom_values["budget"].wait(seconds_asked(named))
         state.next_attempt_requested = True
         state.increment_current_attempt()
 

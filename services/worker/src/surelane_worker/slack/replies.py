@@ -31,7 +31,7 @@ from surelane_worker.slack.client import (
     UNCLEAR,
     NoTriggerError,
     NowhereToReplyError,
-    Patience,
+    PauseBudget,
     ResponseRefusedError,
     SlackClients,
     allowing,
@@ -74,13 +74,14 @@ class Replies:
         *,
         owner: Event | None = None,
         first: int = 0,
+        by_text: bool = True,
     ) -> None:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
         It is awaited again when a call has waited for Slack's limits, also a call of the plain client. ``check_new`` is
         awaited instead before what no earlier attempt has sent. ``come_to`` is called with each reply's ordinal.
         All replies count as those to ``owner``, if it is given: they are numbered, noted and marked as its. Each
-        event's are counted from ``first`` on.
+        event's are counted from ``first`` on. ``by_text``: digests of what they say are noted, too, and name them.
         """
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
@@ -92,6 +93,7 @@ class Replies:
         self._ordinals: dict[tuple[int, str], Iterator[int]] = defaultdict(partial(count, first))
         self._calls = Counter[tuple[int, str]]()
         self._owner = owner
+        self._by_text = by_text
         self._sent = SentReplies(clients.client, log)
 
     @cached_property
@@ -122,7 +124,7 @@ class Replies:
         place, response_url = answered_at(event.payload), response_url_of(event.kind, event.payload)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
-        if isinstance(ordinal, int):
+        if self._by_text and isinstance(ordinal, int):
             ordinal = notebook.number(ordinal, _digest(text, arguments))
         noted = notebook.reply(ordinal)
         if noted is not None:
@@ -433,7 +435,7 @@ class Replies:
         return f"{method}:{self._calls[event.id, method] - 1}"
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
-        patience = Patience()
+        budget = PauseBudget()
         for _ in range(RATE_LIMIT_RETRIES):
             await self._check_new()
             reply = await self._responses.post(url, {"text": text, **arguments})
@@ -441,7 +443,7 @@ class Replies:
                 return
             if reply.status != 429:
                 break
-            await patience.wait(reply.retry_after)
+            await budget.wait(reply.retry_after)
         raise ResponseRefusedError(reply.status)
 
 
