@@ -107,9 +107,12 @@ LIMITED: dict[str, Callable[[Attempt], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize(
-    ("asked", "after"), [(600, 600), ("1000000000", 3600), ("Fri, 31 Dec 9999 23:59:59 GMT", 3600)]
+    ("what", "asked", "after"),
+    [
+        *((what, 600, 600) for what in LIMITED),
+        *(("plain client", asked, 3600) for asked in ("1000000000", "Fri, 31 Dec 9999 23:59:59 GMT")),
+    ],
 )
-@pytest.mark.parametrize("what", LIMITED)
 async def test_call_for_which_slack_asks_a_long_pause_is_put_off_and_keeps_no_slot(
     attempts: Attempts, what: str, asked: object, after: float
 ) -> None:
@@ -134,6 +137,10 @@ async def test_pauses_of_one_call_are_not_longer_together_and_a_broken_one_is_sh
         await slack.reply(event, "two")
     assert attempts.calls() == ["chat.postMessage"] * 4
 
+
+async def test_answer_for_which_slack_asks_a_long_pause_is_put_off(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def limited(*_: object) -> Reply:
         return Reply(429, "identity", 600.0, b"")
 
