@@ -44,9 +44,12 @@ begin
         return case when _inner #>> '{message,subtype}' = 'tombstone' then 'slack.message_deleted'
             else 'slack.' || (_inner ->> 'subtype') end;
     elsif _type = 'message' then
-        return 'slack.message' || case _inner ->> 'channel_type'
-            when 'im' then '.im' when 'mpim' then '.mpim' when 'channel' then '.channels'
-                when 'group' then '.groups' else '' end;
+        -- Slack leaves out the type of some channels: then the first letter of the id decides.
+        return 'slack.message' || case coalesce(agent.text_at(_inner, 'channel_type')
+                , left(agent.text_at(_inner, 'channel'), 1))
+            when 'im' then '.im' when 'app_home' then '.im' when 'D' then '.im' when 'mpim' then '.mpim'
+            when 'channel' then '.channels' when 'C' then '.channels'
+            when 'group' then '.groups' when 'G' then '.groups' else '' end;
     end if;
     -- Clicks on the worker's own buttons, and its own modals: ctx.ask, ctx.stoppable.
     if _type = 'block_actions' and _inner -> 'actions' -> 0 ->> 'action_id' like 'surelane.%'
@@ -83,9 +86,11 @@ declare
         , agent.text_at(_inner -> 'item', 'channel'));
     -- A click on a message that one person alone sees names it in its container only.
     _message text := coalesce(agent.text_at(_inner, 'ts'), agent.text_at(_inner -> 'item', 'ts')
-        , agent.text_at(_inner -> 'message', 'ts'), agent.text_at(_inner -> 'container', 'message_ts'));
+        , agent.text_at(_inner -> 'message', 'ts'), agent.text_at(_inner -> 'original_message', 'ts')
+        , agent.text_at(_inner, 'message_ts'), agent.text_at(_inner -> 'container', 'message_ts'));
     _thread text := coalesce(agent.text_at(_inner, 'thread_ts')
         , agent.text_at(_inner -> 'message', 'thread_ts')
+        , agent.text_at(_inner -> 'original_message', 'thread_ts')
         , agent.text_at(_inner -> 'assistant_thread', 'thread_ts')
         , agent.text_at(_inner -> 'container', 'thread_ts'));
     _direct boolean := coalesce(_inner ->> 'channel_type' = 'im' or left(_channel, 1) = 'D', false);
@@ -153,11 +158,12 @@ return case when left(agent.text_at(_object, _field), 1) <> 'E' then agent.text_
 -- The workspace whose installation posted the message that a person uses. null: the app did not
 -- post it. A link that the app shows stands in another's message.
 create or replace function agent.posted_by(_event jsonb) returns text language sql immutable parallel safe
-return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> 'message', 'app_id')
-    or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message')
-        and not _event -> 'message' ? 'app_id' and not _event ? 'app_unfurl'
-        and agent.text_at(_event -> 'message', 'bot_id') is not null
-    then agent.team_at(_event -> 'message', 'team') end;
+return (
+    select case when agent.text_at(_event, 'api_app_id') = agent.text_at(message, 'app_id')
+        or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message')
+            and not message ? 'app_id' and not _event ? 'app_unfurl'
+            and agent.text_at(message, 'bot_id') is not null then agent.team_at(message, 'team') end
+    from (select coalesce(_event -> 'message', _event -> 'original_message')) as used (message));
 
 -- The workspace whose installation an event is for: Slack reports to it, or it opened the view or
 -- posted the message; else the payload, or a webhook's body, names it. Empty where there is none.

@@ -8,7 +8,17 @@ import pytest
 
 from surelane import slack
 from surelane.calls import Connection
-from surelane.slack import CHANNEL, MESSAGE, THREAD, inner_event, key_of, kind_of, place_of, text_at
+from surelane.slack import (
+    CHANNEL,
+    MESSAGE,
+    THREAD,
+    answered_at,
+    inner_event,
+    key_of,
+    kind_of,
+    place_of,
+    text_at,
+)
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.payloads import Payloads
@@ -17,6 +27,7 @@ from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspac
 from surelane_dev.simulator.workspace.model import Change
 from surelane_encryption.envelopes import clear_part, workspace_of
 from surelane_service.installations import Owner
+from surelane_service.subscriptions import INTERACTIONS
 
 ALL = ("app_mention", "message.channels", "message.im", "reaction_added", "reaction_removed")
 HUGE = "x" * 1000
@@ -90,12 +101,43 @@ OF_OTHERS: tuple[Any, ...] = (
     {**THEIRS, "type": "view_submission", "view": {"callback_id": "surelane.written", "team_id": "T1"}},
 )
 """Of people of other workspaces, in what the installation of T1 made."""
+AT, ONE = {"channel": {"id": "C1"}}, {"ts": "1.2", "team": "T1", "app_id": "A1", "bot_id": "B1"}
+REPLY, OLD = ONE | {"thread_ts": "1.1"}, {name: ONE[name] for name in ("ts", "team", "bot_id")}
+SEEN_BY_ONE = {"channel_id": "C1", "message_ts": "1.2", "thread_ts": "1.1", "is_ephemeral": True}
+VIEW = {"view": {"team_id": "T2", "app_installed_team_id": "T1"}}
+PLACES: tuple[tuple[str, dict[str, Any], str, str | None, str | None], ...] = (
+    ("block_actions", AT | {"message": ONE}, "T1", "1.2", None),
+    ("block_actions", AT | {"message": REPLY}, "T1", "1.1", "1.1"),
+    ("block_actions", AT | {"container": SEEN_BY_ONE}, "T9", "1.1", "1.1"),
+    ("block_actions", AT | {"container": SEEN_BY_ONE | {"thread_ts": None}}, "T9", None, None),
+    ("block_actions", AT | {"message": REPLY | {"app_id": "A2"}, "app_unfurl": {}}, "T9", "1.1", "1.1"),
+    ("block_actions", VIEW, "T1", None, None),
+    ("block_suggestion", AT | {"message": REPLY}, "T1", "1.1", "1.1"),
+    ("block_suggestion", VIEW, "T1", None, None),
+    ("interactive_message", AT | {"message_ts": "1.2", "original_message": ONE}, "T1", "1.2", None),
+    ("interactive_message", AT | {"message_ts": "1.2", "original_message": OLD}, "T1", "1.2", None),
+    ("interactive_message", AT | {"message_ts": "1.2", "original_message": REPLY}, "T1", "1.1", "1.1"),
+    ("interactive_message", AT | {"message_ts": "1.2"}, "T9", None, None),  # seen by one
+    ("interactive_message", AT | {"message_ts": "1.2", "app_unfurl": {}}, "T9", "1.2", None),
+    ("message_action", AT | {"message_ts": "1.2", "message": {"ts": "1.2", "team": "T2"}}, "T9", "1.2", None),
+    ("message_action", AT | {"message_ts": "1.2", "message": REPLY | {"app_id": "A2"}}, "T9", "1.1", "1.1"),
+    ("message_action", AT | {"message_ts": "1.2", "message": REPLY}, "T1", "1.1", "1.1"),
+    ("shortcut", {}, "T9", None, None),
+    *((f"dialog_{each}", AT, "T9", None, None) for each in ("submission", "cancellation", "suggestion")),
+    ("view_submission", VIEW, "T1", None, None),
+    ("view_closed", VIEW, "T1", None, None),
+    ("workflow_step_edit", {"workflow_step": {}}, "T9", None, None),
+)
+"""What a person of T9 does in what the app A1 of T1 shows: whose it is, and the thread of a posted message and of an
+answer through a response URL. What has no message is the person's: the app may show it in no other workspace."""
 FURTHER: tuple[Any, ...] = (
     around(type="channel_created", channel={"id": "C1", "name": "x"}, event_ts="1700000000.000100"),
     around(type="assistant_thread_started", assistant_thread={"channel_id": "D1", "thread_ts": "1.1", "user_id": "U1"}),
     around(type="file_shared", channel_id="C1", user_id="U1", file_id="F1"),
     around(type="message", channel_type="im", channel="D1", ts="1.1", thread_ts="1.1", user="U1"),
     around(type="message", channel_type="mpim", channel="G1", ts="1.1", user="U1"),
+    *(around(type="message", channel=each, ts="1.1", user="U1") for each in ("D1", "C1", "G1", "X1")),
+    around(type="message", channel_type="app_home", channel="D1", ts="1.1", user="U1"),
     around(type="team_join", user={"id": "U1"}),
     around(type="message", subtype="message_changed", channel="C1", ts="1.2", message={"ts": "1.1", "user": "U1"}),
     around(type="message", subtype="message_changed", channel="C1", ts="1.2", message={"subtype": "tombstone"}),
@@ -105,6 +147,7 @@ FURTHER: tuple[Any, ...] = (
      "trigger_id": "1.2.a", "actions": [{"action_id": "go"}],
      "container": {"channel_id": "C1", "message_ts": "1.2", "thread_ts": "1.1"}},
     *OF_OTHERS,
+    *({**THEIRS, "type": kind, **fields} for kind, fields, *_ in PLACES),
     {"type": "app_mention", "team": "T1", "channel": "C1", "user": "U1", "ts": "1.1"},
     {"command": "//deploy/", "team_id": "T1", "channel_id": "C1", "user_id": "U1", "trigger_id": "1.2.a"},
     {"type": "view_submission", "view": {"callback_id": "surelane.written"}},
@@ -129,6 +172,7 @@ OBJECTS = (
 FIELDS = (
     *("type", "command", "channel_type", "event_id", "trigger_id", "team_id", "channel_id", "user_id", "ts"),
     *("subtype", "app_installed_team_id", "app_id", "bot_id", "api_app_id", "app_unfurl", "edited"),
+    "original_message",
     *("thread_ts", "id", "message_ts", "action_id", "callback_id", "is_ext_shared_channel", "actions", *OBJECTS),
 )  # fmt: skip
 
@@ -197,6 +241,19 @@ async def test_an_event_is_of_the_installation_that_made_what_a_person_uses(queu
         "message": {"bot_id": "B2", "team": "T1"},
     }
     assert {row[3] for row in await derived(queue, [others, unfurled])} == {"T9"}
+
+
+async def test_each_interaction_has_a_workspace_and_a_place_for_its_answer(queue: Connection) -> None:
+    for kind, fields, workspace, posted, answered in PLACES:
+        payload = {**THEIRS, "type": kind, **fields}
+        ((_, _, group, found, channel, user),) = await derived(queue, [payload])
+        place = answered_at(payload)
+        assert (found, place.workspace, user, place.user) == (workspace, workspace, "U9", "U9"), payload
+        assert (place.thread_ts, place.around) == (posted, answered), payload
+        assert (channel, place.channel or "") == ("C1" if fields.get("channel") else "",) * 2, payload
+        thread = posted or text_at(payload, (("container", "message_ts"), ("message_ts",)))
+        assert group == (f"{workspace}:C1{f':{thread}' if thread else ''}" if channel else None), payload
+    assert {kind for kind, *_ in PLACES} == INTERACTIONS
 
 
 async def test_every_payload_that_the_simulator_makes_and_others_of_any_form(queue: Connection) -> None:

@@ -171,7 +171,7 @@ async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
 
 
 def fault(
-    kind: str, *, methods: Sequence[str] = (), retry_after: int = 1, delay: float = 5, **more: object
+    kind: str, *, methods: Sequence[str] = (), retry_after: int | str = 1, delay: float = 5, **more: object
 ) -> Fault:
     """Return a fault that happens once."""
     given = {"kind": kind, "methods": list(methods), "retry_after": retry_after, "delay": delay}

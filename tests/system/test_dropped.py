@@ -43,6 +43,7 @@ DROPPED: tuple[tuple[dict[str, Any], str], ...] = (
     ({**MENTION, "app_id": APP}, "SURELANE_OWN_EVENTS is off"),
     ({**MENTION, "subtype": "channel_join"}, "of the subtype channel_join are not taken"),
     (SAID, "Neither the manifest nor SURELANE_EVENT_TYPES of ingest names message.channels"),
+    ({**SAID, "channel_type": "of_tomorrow"}, "SURELANE_EVENT_TYPES of ingest names message."),
     ({**SAID, "subtype": "message_changed", "ts": "1.9", "message": SAID}, "names message_changed"),
     ({"type": "reaction_added", "user": "U1", "item": SAID}, "names reaction_added"),
 )

@@ -256,6 +256,10 @@ async def within(attempts: Attempts, sort: str, *, ephemeral: bool = False) -> A
     payload = slack.click(asked, {"type": "button", "action_id": "yes", "block_id": "b", "value": "1"})
     if sort == "command":
         payload = slack.command("/x") | {"thread_ts": first.ts}
+    if sort in ("interactive_message", "message_action"):
+        message, _ = payload.pop("message"), payload.pop("container")
+        shown = "message" if sort == "message_action" else "original_message"
+        payload |= {"type": sort, "message_ts": asked.ts, shown: message}
     await slack.store(payload)
     return await attempts.next()
 
@@ -264,7 +268,10 @@ async def within(attempts: Attempts, sort: str, *, ephemeral: bool = False) -> A
 @pytest.mark.parametrize("response_type", ["ephemeral", "in_channel"])
 @pytest.mark.parametrize(
     ("sort", "ephemeral"),
-    [("click", False), ("click", True), ("command", False), ("root", False), ("root", True)],
+    [
+        *(("click", False), ("click", True), ("command", False), ("root", False), ("root", True)),
+        *(("interactive_message", False), ("message_action", False)),
+    ],
 )
 async def test_answer_to_a_click_or_command_inside_a_thread_stands_in_the_thread(
     attempts: Attempts, sort: str, response_type: str, *, ephemeral: bool, expired: bool

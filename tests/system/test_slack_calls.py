@@ -1,7 +1,7 @@
 """What a handler asks of Slack, attempt by attempt: streams, modals, files, and replies that are on the row."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
-from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError
+from surelane_service.outbound import Reply
+from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError, ReplyOrderError
+from surelane_worker.slack.limits import SlackBusyError
 from tests.processes import until
-from tests.system.slack_attempts import Attempts, cut, slack_attempts, streamed
+from tests.system.slack_attempts import Attempt, Attempts, cut, slack_attempts, streamed
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 FEEDBACK = ContextActionsBlock(
@@ -76,14 +78,76 @@ async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts
     assert told == [f"message {reply.ts} in {reply.channel}" for reply in attempts.said]
 
 
-@pytest.mark.parametrize("kind", ["answer_lost", "server_error", "rate_limited"])
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("answer_lost", ""),
+        ("server_error", ""),
+        ("rate_limited", ""),
+        ("refused", "ratelimited"),
+        ("refused", "rate_limited"),
+    ],
+)
 async def test_reply_that_slack_did_not_take_or_answer_is_sent_by_the_same_attempt(
-    attempts: Attempts, kind: str
+    attempts: Attempts, kind: str, error: str
 ) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.fail(kind, "chat.postMessage")
+    attempts.slack.fail(kind, "chat.postMessage", error=error)
     await slack.reply(event, "one")
     assert attempts.thread == ["one"]
+
+
+LIMITED: dict[str, Callable[[Attempt], Awaitable[object]]] = {
+    "reply": lambda to: to[1].reply(to[0], "one"),
+    "whisper": lambda to: to[1].whisper(to[0], "one"),
+    "stream": lambda to: streamed(to, "one"),
+    "file": lambda to: to[1].upload(to[0], b"one", filename="x"),
+    "plain client": lambda to: to[1].client.users_info(user=to[0].slack["user"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "asked", "after"),
+    [
+        *((what, 600, 600) for what in LIMITED),
+        *(("plain client", asked, 3600) for asked in ("1000000000", "Fri, 31 Dec 9999 23:59:59 GMT")),
+    ],
+)
+async def test_call_for_which_slack_asks_a_long_pause_is_put_off_and_keeps_no_slot(
+    attempts: Attempts, what: str, asked: object, after: float
+) -> None:
+    attempt = await attempts.mention()
+    attempts.slack.fail("rate_limited", count=None, retry_after=asked)
+    with pytest.raises(SlackBusyError) as raised:
+        await LIMITED[what](attempt)
+    attempts.slack.simulator.faults.remove()
+    await LIMITED[what](await attempts.next())
+    assert (raised.value.after, len(attempts.said)) == (after, int(what != "plain client"))
+
+
+async def test_pauses_of_one_call_are_not_longer_together_and_a_broken_one_is_short(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.fail("rate_limited", retry_after="soon")
+    await slack.reply(event, "one")
+    monkeypatch.setattr("surelane_worker.slack.client.LONGEST_WAIT", 1.5)
+    attempts.slack.fail("rate_limited", count=None)
+    with pytest.raises(SlackBusyError):
+        await slack.reply(event, "two")
+    assert attempts.calls() == ["chat.postMessage"] * 4
+
+
+async def test_answer_for_which_slack_asks_a_long_pause_is_put_off(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def limited(*_: object) -> Reply:
+        return Reply(429, "identity", 600.0, b"")
+
+    event, slack = await attempts.command()
+    monkeypatch.setattr(attempts.clients.responses, "post", limited)
+    with pytest.raises(SlackBusyError):
+        await slack.reply(event, "three")
 
 
 async def test_reactions_may_be_repeated(attempts: Attempts) -> None:
@@ -200,6 +264,40 @@ async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:
         await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
     assert sorted(attempts.thread) == ["0", "1", "2", "3", "4"]
     assert attempts.calls() == ["chat.postMessage"] * 5
+
+
+ORDERS: list[tuple[str, str, list[str]]] = [
+    ("a", "ab", ["a", "b"]),
+    ("ab", "ba", ["a", "b"]),
+    ("ab", "bac", ["a", "b", "c"]),
+    ("aa", "aaa", ["a", "a", "a"]),
+    ("ab", "xb", ["a", "b"]),  # worded anew
+    ("abc", "cab", ["a", "b", "c"]),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "sent"), ORDERS)
+async def test_replies_in_another_order_are_known_by_what_they_say(
+    attempts: Attempts, first: str, second: str, sent: list[str]
+) -> None:
+    for begun, texts in ((attempts.mention, first), (attempts.next, second), (attempts.next, first)):
+        event, slack = await begun()
+        for text in texts:
+            await slack.reply(event, text)
+    assert attempts.thread == sent
+
+
+async def test_reply_that_was_taken_for_another_is_told(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    await slack.reply(event, "b")  # "a" was not sent when the worker died
+    event, slack = await attempts.next()
+    await slack.reply(event, "a")
+    with pytest.raises(ReplyOrderError):
+        await slack.reply(event, "b")
+    event, slack = await attempts.next()
+    for text in "ba":
+        await slack.reply(event, text)
+    assert attempts.thread == ["b", "a"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Which addresses are called, and that exports and logs say nothing secret."""
 
+from email.utils import formatdate
+from time import time
+
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from surelane_service.logs import configure_logs
-from surelane_service.outbound import PrivateAddressError, check
+from surelane_service.outbound import LONGEST_PAUSE, PrivateAddressError, check, seconds_asked
 from surelane_service.telemetry.setup import plain_url
 from tests.processes import free_port
 
@@ -23,6 +26,26 @@ def test_no_address_that_is_not_public_is_called(address: str) -> None:
         check(address, [])
     for public in ("1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"):
         check(public, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "most"),
+    [
+        *(("600", 600, 600), ("0", 0, 0), (" 7 ", 7, 7), ("1.5", 1.5, 1.5)),
+        *(
+            (each, 1, 1)
+            for each in (None, "", "soon", "-5", "nan", "inf", "1e9", "0x10", "5, 6", ".", "Mon, 99")
+        ),
+        *((each, LONGEST_PAUSE, LONGEST_PAUSE) for each in ("1000000000", "9" * 5000)),
+        (formatdate(time() + 600, usegmt=True), 1, 601),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", LONGEST_PAUSE, LONGEST_PAUSE),
+    ],
+)
+def test_a_pause_that_an_answer_asks_for_is_a_sound_number(
+    asked: str | None, least: float, most: float
+) -> None:
+    assert least <= seconds_asked({} if asked is None else {"Retry-After": asked}) <= most
 
 
 @pytest.mark.parametrize(

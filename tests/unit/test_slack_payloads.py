@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 from slack_sdk.errors import SlackApiError
+from slack_sdk.http_retry.request import HttpRequest
+from slack_sdk.http_retry.response import HttpResponse
+from slack_sdk.http_retry.state import RetryState
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
@@ -12,11 +15,13 @@ from surelane.slack import Place, place_of, response_url_of
 from surelane_worker.handling.answers import late_view
 from surelane_worker.slack.client import (
     NowhereToReplyError,
+    RateLimitHandler,
     ResponseRefusedError,
     final_reason,
     slack_error,
     unknown_whether_done,
 )
+from surelane_worker.slack.limits import SlackBusyError
 
 
 def inner(**fields: Any) -> dict[str, Any]:
@@ -123,6 +128,35 @@ def answered(error: str, status: int = 200) -> SlackApiError:
 )
 def test_what_no_attempt_can_mend_is_final(error: Exception, reason: str | None) -> None:
     assert final_reason(error) == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "limited"),
+    [
+        (429, None, True),  # no JSON: slack-sdk raises an error that has the answer
+        (429, {}, True),
+        (200, {"error": "ratelimited"}, True),
+        (200, {"error": "rate_limited"}, True),
+        *(
+            (status, body, False)
+            for status, body in ((200, {"error": ["ratelimited"]}), (200, {}), (500, None))
+        ),
+    ],
+)
+async def test_a_limit_is_read_from_each_form_of_slacks_answer(
+    status: int, body: Any, *, limited: bool
+) -> None:
+    handler, request = RateLimitHandler(3), HttpRequest(method="POST", url="", headers={})
+    headers: dict[str, Any] = {"retry-after": "600"}
+    given: dict[str, Any] = {"state": RetryState(), "request": request, "response": None}
+    if body is None:
+        given["error"] = SlackApiError("", SimpleNamespace(status=status, headers=headers))  # type: ignore[no-untyped-call]
+    else:
+        given["response"] = HttpResponse(status_code=status, headers=headers, body=body)
+    assert await handler.can_retry_async(**given) is limited
+    if limited:
+        with pytest.raises(SlackBusyError, match="600 s"):
+            await handler.prepare_for_next_attempt_async(**given)
 
 
 def test_only_a_call_without_a_clear_answer_may_have_been_done() -> None:

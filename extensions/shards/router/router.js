@@ -11,7 +11,7 @@ function of_event(event) {
 // The workspace of a click, a modal or a shortcut: the one whose installation opened the view or posted the message.
 // Where none is named, it is the person's, or the organization.
 function of_interaction(payload) {
-    const view = payload.view || {}, message = payload.message || {};
+    const view = payload.view || {}, message = payload.message || payload.original_message || {};
     const ours = message.app_id ? message.app_id === payload.api_app_id
         : message.bot_id && payload.type !== 'message_action' && !payload.app_unfurl;
     const made = [view.app_installed_team_id, view.team_id, ours && message.team];

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -48,8 +48,8 @@ class Fault(BaseModel):
     """The affected methods of the Web API; empty means all."""
     count: int | None = Field(default=1, ge=1)
     """How many times it will still happen; ``None`` means until it is removed."""
-    retry_after: int = Field(default=2, ge=0, le=3600)
-    """The ``Retry-After`` of ``rate_limited``, in seconds."""
+    retry_after: Annotated[int, Field(ge=0, le=3600)] | str = 2
+    """The ``Retry-After`` of ``rate_limited``: seconds, or any text."""
     delay: Duration = timedelta(seconds=5)
     """The delay of ``slow``, in seconds."""
     error: str = "internal_error"

@@ -15,6 +15,7 @@ from surelane.slack import (
     authorization_of,
     edit_of,
     edited_message,
+    is_direct,
     is_shared,
     key_of,
     kind_of,
@@ -153,7 +154,7 @@ class Subscriptions:
             return "own"
         if edit is None and name != "app_mention" and event.get("type") != "message":
             return None
-        to_bot = event.get("channel_type") == "im" or names_bot(envelope)  # other apps cannot write there
+        to_bot = is_direct(event) or names_bot(envelope)  # other apps cannot write there
         bots = own or self._bots or (_from_person(about) and to_bot)
         reason = _reason_to_ignore_message(about, bots=bots, posts=self._bots)
         if reason is None and edit == "message_changed" and _looks_the_same(event, about):

@@ -25,7 +25,13 @@ MAX_KEY = 200
 
 EDITS = {"message_changed": "message", "message_deleted": "previous_message"}
 """The subtypes of events about a message that a person edited or deleted, and where each has the message."""
-_CHANNEL_TYPES = {"channel": ".channels", "group": ".groups", "im": ".im", "mpim": ".mpim"}
+_SORTS = {
+    **dict.fromkeys(("im", "app_home", "D"), ".im"),
+    **dict.fromkeys(("channel", "C"), ".channels"),
+    **dict.fromkeys(("group", "G"), ".groups"),
+    "mpim": ".mpim",
+}
+"""The sorts of channels, by ``channel_type``; where Slack leaves that out, by how the channel's id begins."""
 
 
 def _paths(*paths: str) -> tuple[tuple[str, ...], ...]:
@@ -45,8 +51,14 @@ CHANNEL = _paths(
     "container.channel_id",
 )
 USER = _paths("user", "user.id", "user_id", "message.user", "assistant_thread.user_id")
-MESSAGE = _paths("ts", "item.ts", "message.ts")
-THREAD = _paths("thread_ts", "message.thread_ts", "assistant_thread.thread_ts", "container.thread_ts")
+MESSAGE = _paths("ts", "item.ts", "message.ts", "original_message.ts", "message_ts")
+THREAD = _paths(
+    "thread_ts",
+    "message.thread_ts",
+    "original_message.thread_ts",
+    "assistant_thread.thread_ts",
+    "container.thread_ts",
+)
 ENTERPRISE = _paths("enterprise_id", "enterprise.id")
 READ_BY_SQL = (
     *(*TEAM, *ENTERPRISE, *CHANNEL, *USER, *MESSAGE, *THREAD),
@@ -88,7 +100,7 @@ def place_of(payload: object) -> Place:
     """Return the place of a payload; what it does not name is ``None``."""
     inner = inner_event(payload)
     about = edited_message(inner) or inner
-    message = text_at(about, MESSAGE) or text_in(inner.get("message_ts"))
+    message = text_at(about, MESSAGE)
     return Place(
         channel=text_at(inner, CHANNEL),
         thread_ts=text_at(about, THREAD) or message,
@@ -102,9 +114,13 @@ def place_of(payload: object) -> Place:
 
 
 def answered_at(payload: Payload) -> Place:
-    """Return where an event is answered. A message that one person sees begins no thread."""
-    place = place_of(payload)
-    if object_in(payload.get("container")).get("is_ephemeral"):
+    """Return where an event is answered. A message that one person sees begins no thread.
+
+    A button of an attachment comes with its message, unless one person sees it, or the app shows a link there.
+    """
+    place, attached = place_of(payload), payload.get("type") == "interactive_message"
+    alone = attached and not ("original_message" in payload or "app_unfurl" in payload)
+    if alone or object_in(payload.get("container")).get("is_ephemeral"):
         return replace(place, thread_ts=place.around)
     return place
 
@@ -129,8 +145,18 @@ def inner_event(payload: object) -> dict[str, Any]:
 
 def subscription(event: Payload) -> str | None:
     """Return the name of an inner event's subscription: its type, and for messages the sort of channel."""
-    name, where = text_in(event.get("type")), text_in(event.get("channel_type"))
-    return f"message{_CHANNEL_TYPES.get(where or '', '')}" if name == "message" else name
+    name = text_in(event.get("type"))
+    return f"message{_sort_of(event)}" if name == "message" else name
+
+
+def is_direct(event: Payload) -> bool:
+    """Return whether a message stands in a direct message with one person."""
+    return _sort_of(event) == ".im"
+
+
+def _sort_of(event: Payload) -> str:
+    where = text_in(event.get("channel_type")) or (text_in(event.get("channel")) or "")[:1]
+    return _SORTS.get(where, "")
 
 
 def edit_of(event: Payload) -> str | None:
@@ -241,7 +267,8 @@ def workspace_of(payload: object) -> str | None:
 
 def _poster_of(interaction: Payload) -> str | None:
     """Return whose installation posted the message that a person uses; ``None``: the app did not post it."""
-    message, app = object_in(interaction.get("message")), text_in(interaction.get("api_app_id"))
+    named = interaction.get("message", interaction.get("original_message"))
+    message, app = object_in(named), text_in(interaction.get("api_app_id"))
     ours = app is not None and message.get("app_id") == app
     used = interaction.get("type") in ("block_actions", "block_suggestion", "interactive_message")
     # A link that the app shows stands in another one's message.

@@ -5,8 +5,10 @@ The guard checks the very addresses that the connection uses, so a name cannot c
 
 import ipaddress
 import socket
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -18,6 +20,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LARGEST = 1_000_000
 """The most bytes of an answer that are read."""
+LONGEST_PAUSE = 3600.0
+"""The most seconds that a ``Retry-After`` counts for."""
 TIMEOUT = aiohttp.ClientTimeout(total=30, connect=10)
 
 
@@ -35,8 +39,8 @@ class Reply:
     status: int
     encoding: str
     """Its ``Content-Encoding``; ``identity`` where it names none."""
-    retry_after: int
-    """Seconds that its ``Retry-After`` names; 1 where it names none."""
+    retry_after: float
+    """See :func:`seconds_asked`."""
     body: bytes | bytearray | None
     """``None``: it is larger than :data:`LARGEST`, and the rest was not read."""
 
@@ -96,9 +100,22 @@ async def post(
         return Reply(
             response.status,
             response.headers.get("Content-Encoding", "identity").lower(),
-            int(asked) if (asked := response.headers.get("Retry-After", "")).isdecimal() else 1,
+            seconds_asked(response.headers),
             await received(response),
         )
+
+
+def seconds_asked(headers: Mapping[str, str]) -> float:
+    """Return the seconds that a ``Retry-After`` names, or are left until its date; 1 where it names neither."""
+    asked = headers.get("Retry-After", "").strip()
+    try:
+        if asked.replace(".", "", 1).isdecimal():
+            seconds = float(asked)
+        else:
+            seconds = parsedate_to_datetime(asked).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return 1.0
+    return min(max(seconds, 0.0), LONGEST_PAUSE)
 
 
 async def received(response: aiohttp.ClientResponse, most: int = LARGEST) -> bytearray | None:

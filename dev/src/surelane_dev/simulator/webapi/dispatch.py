@@ -190,7 +190,7 @@ def _check_token(token: str | None, prefix: str) -> None:
     raise ApiError("not_allowed_token_type" if known else "invalid_auth")
 
 
-def _rate_limited(retry_after: int) -> tuple[web.Response, str | None]:
+def _rate_limited(retry_after: int | str) -> tuple[web.Response, str | None]:
     refused, headers = {"ok": False, "error": "ratelimited"}, {"Retry-After": str(retry_after)}
     return _response(refused, status=429, headers=headers)
 

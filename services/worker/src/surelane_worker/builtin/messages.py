@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from surelane.events import Event
-from surelane.slack import CHANNEL_ID, Payload, inner_event, names_bot, object_in, text_in
+from surelane.slack import CHANNEL_ID, Payload, inner_event, is_direct, names_bot, object_in, text_in
 from surelane.text import escaped, escaped_once
 from surelane_service.subscriptions import COMMAND, IN_CHANNELS
 from surelane_worker.handling.asks import ignoring_final_errors
@@ -96,7 +96,7 @@ def _asked_about(payload: Payload) -> str | None:
     """Return the author of a message of another app, in a channel where its bot can be; ``None``: none to ask about."""
     message = inner_event(payload)
     app = text_in(message.get("app_id"))
-    if message.get("type") not in ("app_mention", "message") or message.get("channel_type") == "im":
+    if message.get("type") not in ("app_mention", "message") or is_direct(message):
         return None
     of_other = text_in(message.get("bot_id")) is not None and app not in (None, payload.get("api_app_id"))
     return text_in(message.get("user")) if of_other else None

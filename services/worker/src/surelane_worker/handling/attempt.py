@@ -23,11 +23,13 @@ from surelane_worker.handling.asks import Asks
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import AttemptTasks, Suspended
 from surelane_worker.handling.outcomes import Backoff
+from surelane_worker.handling.past import reply_key
 from surelane_worker.handling.records import plain
 from surelane_worker.handling.routes import FIRST
 from surelane_worker.handling.steps import StepError, Steps, inside_step
 from surelane_worker.handling.threads import Threads, outlast
 from surelane_worker.slack.client import OF_TOKEN, SlackClients, slack_error
+from surelane_worker.slack.marks import Ordinal
 from surelane_worker.slack.notes import ClaimLostError, Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import BotTokens, Refresher, owner_of
@@ -251,9 +253,20 @@ class Attempt:
     def replies_through(self, clients: SlackClients, first: int = 0) -> Replies:
         """Return replies through these clients, which share the notes of all others and count from ``first`` on."""
         owner = self.events[0] if self._coalesced else None
-        return Replies(
-            clients, self.notebooks, self.log, self.check_claim, self.check_new, owner=owner, first=first
-        )
+        checks = self.check_claim, self.check_new, self.come_to
+        by_text = not self.services.codec.on  # a digest would confirm a guess of an encrypted text
+        return Replies(clients, self.notebooks, self.log, *checks, owner=owner, first=first, by_text=by_text)
+
+    def come_to(self, ordinal: Ordinal) -> list[Any] | None:
+        """Note that the handler has come to a reply. Return past which step, if a later run comes there alike.
+
+        Replies of tasks that the handler begins, and of steps, have no place among the steps.
+        """
+        if not self.waited or inside_step() or asyncio.current_task() not in self.own:
+            return None
+        flow = self.steps.flow
+        flow.come(reply_key(ordinal))
+        return [] if flow.latest is None else [flow.latest.name, flow.latest.nth]
 
     @cached_property
     def log(self) -> Logger:

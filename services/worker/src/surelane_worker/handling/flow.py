@@ -9,7 +9,7 @@ Until then something else goes on, such as a reply or a call: a wait that is ove
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -112,6 +112,11 @@ class Flow:
         self._next = 0
         """The place of the next stored result that no task has got yet."""
         self._got: set[int] = set()
+        self._own: set[int] = set()
+        """The places of results that the handler's own task has not got yet."""
+        self.latest: Key | None = None
+        """The latest step or wait that has ended for the handler."""
+        self._came: set[Key] = set()
         self._last: asyncio.Task[object] | None = None
         self._giving = asyncio.Lock()
         self._ending: asyncio.Task[None] | None = None
@@ -123,9 +128,12 @@ class Flow:
         if self.over or RUN.get() is self.left:
             raise Suspended
 
-    def stored(self, keys: Sequence[Key]) -> None:
-        """Take the keys whose results are stored, in their order."""
+    def stored(self, keys: Mapping[Key, bool]) -> None:
+        """Take the keys whose results are stored, in their order, and whether the handler's own task asks for each."""
         self._places = {key: place for place, key in enumerate(keys)}
+        self._own = {place for place, own in enumerate(keys.values()) if own}
+        for key in self._came & keys.keys():
+            self._take(key)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -158,18 +166,24 @@ class Flow:
                 late.cancel()
 
     def _pass_timed(self, place: int) -> None:
-        if True in self._cuts_of_gates():
+        if True in self._cuts_of_gates(self._tasks_of_run()):
             self._pass(place)
 
     def _pass_late(self, place: int, until: float) -> None:
-        """Let a result come, unless it came after a timeout, past which the handler came to what was stored before."""
-        if place > self._next and self._loop.time() < until and self._cuts_of_gates() == {False}:
+        """Let a result come, unless it came after a timeout, past which the handler came to what was stored before.
+
+        If the handler's own task is yet to come to that, then only past its timeout. Another task may come there while
+        the timeout runs, and late.
+        """
+        yet = [self.main] if self.main and any(self._next <= each < place for each in self._own) else []
+        tasks = self._tasks_of_run() if self._loop.time() < until else ()
+        if place > self._next and {False} in (self._cuts_of_gates(yet), self._cuts_of_gates(tasks)):
             self._loop.call_later(HELD_BACK, self._pass_late, place, until)
         else:
             self._pass(place)
 
-    def _cuts_of_gates(self) -> set[bool]:
-        return cuts_of(self._tasks_of_run(), {gate for _, _, gate in self._gates})
+    def _cuts_of_gates(self, timed: Collection[asyncio.Task[Any]]) -> set[bool]:
+        return cuts_of(self._tasks_of_run(), {gate for _, _, gate in self._gates}, timed)
 
     async def follow(self) -> None:
         """Let what follows from the end of another task's step run first: it may end the handler."""
@@ -198,8 +212,15 @@ class Flow:
         async with self.giving():
             self._take(key)
 
+    def come(self, key: Key) -> None:
+        """Note that the handler's own task has come to a reply. Results that were stored after it may come now."""
+        self._came.add(key)
+        if key in self._places:
+            self._take(key)
+
     def _take(self, key: Key) -> None:
         self._got.add(self._places[key])
+        self._own.discard(self._places[key])
         self._pass(self._next)
 
     def _pass(self, place: int) -> None:

@@ -5,7 +5,9 @@ for counts, one after the other. Other tasks may ask in another order in each ru
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,8 +32,8 @@ PATCH = "patched "
 class Past:
     """What earlier attempts stored. One statement reads it, when the handler comes to its first step."""
 
-    def __init__(self, fence: Fence, own: Tasks, placed: Callable[[Sequence[Key]], None]) -> None:
-        """``own``, ``placed``: the handler's own tasks, and what takes the keys of what has ended, as it was stored."""
+    def __init__(self, fence: Fence, own: Tasks, placed: Callable[[Mapping[Key, bool]], None]) -> None:
+        """``own``: the handler's own tasks. ``placed`` takes what has ended, in order, and whether it is theirs."""
         self._fence, self._own, self._placed = fence, own, placed
         self._reading = asyncio.Lock()
         self._stored: Mapping[Key, StoredStep] | None = None
@@ -47,8 +49,20 @@ class Past:
                 if self._stored is None:
                     self._stored = await self._read()
                     self._ahead = dict(self._stored)
-                    self._placed([key for key, step in self._stored.items() if _has_place(key, step)])
+                    self._placed(dict(self._in_places()))
         return self._stored
+
+    def _in_places(self) -> Iterator[tuple[Key, bool]]:
+        """Yield what has ended, in order, and the replies between: each one's key, and if it is the own task's."""
+        noted = self._fence.event.notes
+        after = defaultdict[Key | None, list[Key]](list)
+        for ordinal, past in (json.loads(noted).get("past", {}) if noted else {}).items():
+            after[Key(*past) if past else None].append(reply_key(ordinal))
+        yield from ((reply, True) for reply in after[None])
+        for key, step in (self._stored or {}).items():
+            if _has_place(key, step):
+                yield key, step.in_order
+                yield from ((reply, True) for reply in after[key])
 
     async def _read(self) -> Mapping[Key, StoredStep]:
         # The first claim finds steps where the event runs another one again, and notes say so.
@@ -117,6 +131,11 @@ class Past:
         """Return the undos that have not run, and that this attempt has not come to."""
         ahead = self._ahead.items()
         return [str(key) for key, step in ahead if key.name.startswith(UNDO) and not step.ended]
+
+
+def reply_key(ordinal: object) -> Key:
+    """Return the key of a reply among the steps. No step has the number 0."""
+    return Key(f"reply {ordinal}", 0)
 
 
 def _has_place(key: Key, step: StoredStep) -> bool:

@@ -80,9 +80,9 @@ def is_timed(task: Task) -> bool:
     )
 
 
-def cuts_of(tasks: Collection[Task], parked: Collection[Future]) -> set[bool]:
-    """Return what the handler's timeouts do to parked tasks: cut them off (true), or go on without them (false)."""
-    found = (_reached(task, tasks, parked) for task in tasks if is_timed(task))
+def cuts_of(tasks: Collection[Task], parked: Collection[Future], of: Collection[Task]) -> set[bool]:
+    """Return what the timeouts ``of`` tasks do to parked ones: cut them off (true), or go on without them (false)."""
+    found = (_reached(task, tasks, parked) for task in of if is_timed(task))
     return {cuts for cuts in found if cuts is not None}
 
 

@@ -349,15 +349,20 @@ class Steps:
             try:
                 yield
             except StepError:
-                self.past.end(key)
+                self._end(key)
                 raise
             except asyncio.CancelledError:
                 if not self.flow.over and not key.name.startswith(UNDO):
-                    self.past.end(key)
+                    self._end(key)
                     if not self.past.has_ended(key):
                         self._ends.append(End(key, sort, hashed, began, cut=True))
                 raise
-            self.past.end(key)
+            self._end(key)
+
+    def _end(self, key: Key) -> None:
+        self.past.end(key)
+        if not key.name.startswith(UNDO):
+            self.flow.latest = key
 
     async def patched(self, name: str) -> bool:
         """See :meth:`Context.patched`."""

@@ -7,11 +7,14 @@ simulator's, and nowhere else. slack-sdk's webhook client follows redirects, rea
 setting against either, so the request is made here.
 """
 
+import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -21,14 +24,18 @@ from slack_sdk.http_retry.builtin_async_handlers import (
     AsyncRateLimitErrorRetryHandler,
     AsyncServerErrorRetryHandler,
 )
+from slack_sdk.http_retry.request import HttpRequest
+from slack_sdk.http_retry.response import HttpResponse
+from slack_sdk.http_retry.state import RetryState
 from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from yarl import URL
 
 from surelane_service.logs import Logger
-from surelane_service.outbound import PublicResolver, Reply, guarded_session, post
+from surelane_service.outbound import PublicResolver, Reply, guarded_session, post, seconds_asked
 from surelane_worker.slack.limiter import Limiter, admitting
+from surelane_worker.slack.limits import LONGEST_WAIT, SlackBusyError
 from surelane_worker.worker_settings import WorkerSettings
 
 FINAL = frozenset(
@@ -78,6 +85,10 @@ class ThreadGoneError(Exception):
         """``identity``: the event's id."""
         super().__init__("its thread is gone: the message that began it was deleted")
         self.identity = identity
+
+
+class ReplyOrderError(SentenceError):
+    """Replies came in another order than in an earlier attempt, so one was taken for another: send each in a step."""
 
 
 class NoTriggerError(SentenceError):
@@ -165,7 +176,8 @@ PERHAPS_DONE = frozenset(
     {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
 )
 """Slack's errors with HTTP 200 after which the call may have been done. Slack says so of the first two itself."""
-PASSING = PERHAPS_DONE | {"ratelimited"}
+LIMITED = frozenset({"ratelimited", "rate_limited"})
+PASSING = PERHAPS_DONE | LIMITED
 """Slack's errors that are gone later."""
 UNCLEAR = (aiohttp.ClientError, TimeoutError, OSError, SlackApiError, AttributeError, ValueError)
 """What a call raises without a clear answer. slack-sdk raises the last two for a body that is no JSON object."""
@@ -182,6 +194,57 @@ def unknown_whether_done(error: BaseException) -> bool:
 
 RATE_LIMIT_RETRIES = 10
 """Most retries after a rate limit. Each waits as long as Slack asks; heartbeats renew the lease meanwhile."""
+
+
+@dataclass(eq=False)
+class PauseBudget:
+    """Waits as long as Slack asks, for one call: two minutes in all, during which its handler keeps its slot."""
+
+    waited: float = 0.0
+
+    async def wait(self, seconds: float) -> None:
+        """Wait. Raise :class:`SlackBusyError` where that would take too long in all: the event is snoozed."""
+        if self.waited + seconds > LONGEST_WAIT:
+            raise SlackBusyError(seconds)
+        self.waited += seconds
+        await asyncio.sleep(seconds + random.random())  # noqa: S311 - no secret
+
+
+class RateLimitHandler(AsyncRateLimitErrorRetryHandler):
+    """Sends a call again once Slack's pause is over; slack-sdk's own waits for any time, and reads numbers alone.
+
+    Slack also limits calls with HTTP 200, and the body of a 429 need not be JSON: it is then told as an error.
+    """
+
+    async def _can_retry_async(
+        self,
+        *,
+        state: RetryState,  # noqa: ARG002 - slack-sdk's interface
+        request: HttpRequest,  # noqa: ARG002
+        response: HttpResponse | None = None,
+        error: Exception | None = None,
+    ) -> bool:
+        if response is None:
+            return getattr(getattr(error, "response", None), "status", None) == HTTPStatus.TOO_MANY_REQUESTS
+        limited = response.status_code == HTTPStatus.TOO_MANY_REQUESTS
+        return limited or (isinstance(response.body, dict) and str(response.body.get("error")) in LIMITED)
+
+    async def prepare_for_next_attempt_async(
+        self,
+        *,
+        state: RetryState,
+        request: HttpRequest,  # noqa: ARG002
+        response: HttpResponse | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Wait as long as Slack asks, or put the event off."""
+        state.custom_values = state.custom_values or {"budget": PauseBudget()}
+        headers = (error.response if isinstance(error, SlackApiError) else response).headers  # type: ignore[union-attr]
+        named = {name.title(): each if isinstance(each, str) else each[0] for name, each in headers.items()}
+        await state.custom_values["budget"].wait(seconds_asked(named))
+        state.next_attempt_requested = True
+        state.increment_current_attempt()
+
 
 TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=10, sock_read=30)
 """Seconds. ``total`` includes the wait for a free connection; 30 seconds without a byte from Slack end a call."""
@@ -268,7 +331,7 @@ async def slack_clients(
     async with aiohttp.ClientSession(
         trace_configs=traces, timeout=TIMEOUT, middlewares=middlewares
     ) as session:
-        limited = AsyncRateLimitErrorRetryHandler(max_retry_count=RATE_LIMIT_RETRIES)
+        limited = RateLimitHandler(max_retry_count=RATE_LIMIT_RETRIES)
         broken = AsyncConnectionErrorRetryHandler(max_retry_count=2)
         failed = AsyncServerErrorRetryHandler(max_retry_count=2)
         token = settings.bot_token

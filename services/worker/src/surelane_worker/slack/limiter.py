@@ -17,12 +17,13 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl
 
 from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
-from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
+from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE
 from aiohttp.payload import Payload
 from yarl import URL
 
 from surelane_service.lifecycle import apart, sleep_unless
 from surelane_service.logs import get_logger
+from surelane_service.outbound import seconds_asked
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.limits import (
     CHANNEL,
@@ -53,9 +54,6 @@ WORKERS = 10
 
 check_after_wait: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_after_wait")
 """Awaited when a call's turn has come. If the claim was lost meanwhile, it cancels the handler and its call."""
-
-LONGEST_DELAY = 3600.0
-"""Most seconds for which a 429 delays all calls of a limit."""
 
 _log = get_logger(__name__)
 
@@ -253,9 +251,7 @@ def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
             await check()
         response = await send(request)
         if response.status == HTTPStatus.TOO_MANY_REQUESTS:
-            asked = response.headers.get(RETRY_AFTER, "")
-            seconds = min(float(asked), LONGEST_DELAY) if asked.isdecimal() else 1.0
-            limiter.refused(workspace, method, channel, seconds)
+            limiter.refused(workspace, method, channel, seconds_asked(response.headers))
         return response
 
     return admit

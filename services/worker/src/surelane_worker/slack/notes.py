@@ -26,6 +26,7 @@ from surelane_worker.slack.client import (
     NO_THREAD,
     UNCLEAR,
     UNREADABLE,
+    ReplyOrderError,
     SentenceError,
     ThreadGoneError,
     allowing,
@@ -71,6 +72,30 @@ class Notebook:
         self._notes: dict[str, Any] = json.loads(event.notes) if event.notes else {}
         self._lock = asyncio.Lock()
         self._written = event.notes
+        self._earlier: dict[str, str] = dict(self._part("said"))
+        """What earlier attempts said in replies that this one has not come to yet: a digest by ordinal."""
+        self._taken, self._free = set[str](), list[str]()
+        self._doubtful: dict[str, str] = {}
+
+    def number(self, ordinal: int, digest: str) -> int:
+        """Return which reply this is: the one that says the same in an earlier attempt, else the next one.
+
+        Replies that tasks send at once come in any order. What a handler words anew in each attempt is the next one.
+
+        Raises:
+            ReplyOrderError: one before, of this attempt, was taken for this one, and is not sent.
+        """
+        if digest in self._doubtful.values():
+            raise ReplyOrderError
+        same = next((each for each, said in self._earlier.items() if said == digest), None)
+        found = same or (str(ordinal) if str(ordinal) not in self._taken else self._free.pop(0))
+        if found != str(ordinal) and str(ordinal) not in self._taken:
+            self._free.append(str(ordinal))
+        if (said := self._earlier.pop(found, digest)) != digest:
+            self._doubtful[found] = said
+        self._taken.add(found)
+        self._part("said").setdefault(found, digest)
+        return int(found)
 
     def reply(self, ordinal: Ordinal) -> str | None:
         """Return a reply's timestamp (``""`` through a ``response_url``); ``None``: none is noted."""
@@ -85,6 +110,11 @@ class Notebook:
         """Note with the next note where a reply or a stream stands, unless it is in its event's channel."""
         if channel != place_of(self._event.payload).channel:
             self._part("elsewhere")[str(ordinal)] = channel
+
+    def place_past(self, ordinal: Ordinal, step: list[Any]) -> None:
+        """Note with the next note past which step a new reply or stream stands: its name and number, or nothing."""
+        if not (self.has_reply(ordinal) or self.stream(ordinal)):
+            self._part("past")[str(ordinal)] = step
 
     async def note_reply(self, ordinal: Ordinal, ts: str | None) -> None:
         """Note a reply's timestamp; ``None``: it is being sent, which must be stored."""

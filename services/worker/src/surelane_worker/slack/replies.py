@@ -4,11 +4,13 @@ The event's row says which were sent (:mod:`surelane_worker.slack.notes`): some 
 """
 
 import asyncio
+import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
+from hashlib import sha256
 from io import SEEK_END, BytesIO
 from itertools import count
 from os import PathLike
@@ -29,9 +31,11 @@ from surelane_worker.slack.client import (
     UNCLEAR,
     NoTriggerError,
     NowhereToReplyError,
+    PauseBudget,
     ResponseRefusedError,
     SlackClients,
     allowing,
+    plain,
     slack_error,
     unknown_whether_done,
 )
@@ -48,8 +52,6 @@ GONE = (404, 410)
 """What a response URL answers after thirty minutes, or five answers."""
 RESPONSE_ONLY = ("response_type", "replace_original", "delete_original")
 """The arguments that only a response URL takes."""
-LONGEST_PAUSE = 300
-"""Most seconds to wait when a response URL asks for a pause."""
 
 
 class Replies:
@@ -68,16 +70,18 @@ class Replies:
         log: Logger,
         check_claim: Callable[[], Awaitable[None]],
         check_new: Callable[[], Awaitable[None]] | None = None,
+        come_to: Callable[[Ordinal], list[Any] | None] | None = None,
         *,
         owner: Event | None = None,
         first: int = 0,
+        by_text: bool = True,
     ) -> None:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
         It is awaited again when a call has waited for Slack's limits, also a call of the plain client. ``check_new`` is
-        awaited instead before what no earlier attempt has sent.
+        awaited instead before what no earlier attempt has sent. ``come_to`` is called with each reply's ordinal.
         All replies count as those to ``owner``, if it is given: they are numbered, noted and marked as its. Each
-        event's are counted from ``first`` on.
+        event's are counted from ``first`` on. ``by_text``: digests of what they say are noted, too, and name them.
         """
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
@@ -85,9 +89,11 @@ class Replies:
         self._log = log
         self._check_claim, self._check_new = check_claim, check_new or check_claim
         check_after_wait.set(check_claim)
+        self._come_to = come_to
         self._ordinals: dict[tuple[int, str], Iterator[int]] = defaultdict(partial(count, first))
         self._calls = Counter[tuple[int, str]]()
         self._owner = owner
+        self._by_text = by_text
         self._sent = SentReplies(clients.client, log)
 
     @cached_property
@@ -110,6 +116,7 @@ class Replies:
         Raises:
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
+            ReplyOrderError: replies that tasks send at once came in another order, so that one was lost.
             TypeError: the event is no event; the text may stand in its place.
         """
         if not isinstance(event, Event):
@@ -117,6 +124,8 @@ class Replies:
         place, response_url = answered_at(event.payload), response_url_of(event.kind, event.payload)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
+        if self._by_text and isinstance(ordinal, int):
+            ordinal = notebook.number(ordinal, _digest(text, arguments))
         noted = notebook.reply(ordinal)
         if noted is not None:
             self._log.info("reply was already sent", ordinal=ordinal)
@@ -415,6 +424,8 @@ class Replies:
     def _next_ordinal(self, event: Event) -> Ordinal:
         scope = SCOPE.get()
         ordinal = next(self._ordinals[event.id, scope])
+        if self._come_to is not None and (step := self._come_to(ordinal)) is not None:
+            self._notebooks.of(event).place_past(ordinal, step)
         return f"{scope}:{ordinal}" if scope else ordinal
 
     def _call_name(self, event: Event, method: str) -> str:
@@ -424,6 +435,7 @@ class Replies:
         return f"{method}:{self._calls[event.id, method] - 1}"
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
+        budget = PauseBudget()
         for _ in range(RATE_LIMIT_RETRIES):
             await self._check_new()
             reply = await self._responses.post(url, {"text": text, **arguments})
@@ -431,8 +443,13 @@ class Replies:
                 return
             if reply.status != 429:
                 break
-            await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
+            await budget.wait(reply.retry_after)
         raise ResponseRefusedError(reply.status)
+
+
+def _digest(text: str | None, arguments: Mapping[str, Any]) -> str:
+    said = json.dumps([text, arguments], default=lambda value: str(plain(value)), skipkeys=True)
+    return sha256(said.encode(errors="replace")).hexdigest()[:12]
 
 
 def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
