@@ -117,8 +117,9 @@ create or replace function agent.promote(_group_key text) returns void language 
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$
 declare _now timestamptz := agent.clock(); _next int8; _waits boolean; _parked boolean;
 begin
-    -- Most groups hold a single event: nothing follows it.
-    if not exists (select from agent.event where group_key = _group_key and not head) then
+    -- Most groups hold a single event: nothing follows it. Or what follows may refuse to lead.
+    if not exists (select from agent.event where group_key = _group_key and not head)
+    or current_setting('surelane.headless', true) = 'on' then
         return;
     end if;
     loop

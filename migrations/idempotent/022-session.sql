@@ -185,15 +185,19 @@ create or replace function agent.declare_attempts
 ( _name text, _kinds text[], _max_attempts int4, _of_kinds jsonb) returns void
 language plpgsql security definer as $$ begin
     perform agent.register_kinds(_kinds);
-    update agent.kind set max_attempts = coalesce((_of_kinds ->> kind)::int4, _max_attempts)
-    where kind in (
-        select k.kind from agent.kind as k where k.kind = any(_kinds)
-        and k.max_attempts is distinct from coalesce((_of_kinds ->> k.kind)::int4, _max_attempts)
-        and not exists (select from agent.worker as w
-            where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> _name
-            and w.started_at > (select started_at from agent.worker where name = _name))
-        order by k.kind for update skip locked)
-    and _max_attempts is not null;
+    if _max_attempts is null then return; end if;
+    perform agent.in_halves(format($s$
+        with said as (
+            update agent.kind set max_attempts = coalesce((%1$L::jsonb ->> kind)::int4, %2$s)
+            where kind in (
+                select k.kind from agent.kind as k where k.kind = any($1)
+                and k.max_attempts is distinct from coalesce((%1$L::jsonb ->> k.kind)::int4, %2$s)
+                and not exists (select from agent.worker as w
+                    where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> %3$L
+                    and w.started_at > (select started_at from agent.worker where name = %3$L))
+                order by k.kind for update skip locked) returning kind)
+        select jsonb_build_object('kinds', count(*)) from said $s$, _of_kinds, _max_attempts, _name)
+    , _kinds, 'kind');
 end $$;
 
 -- Records that a worker is alive, its kinds, and its session on this connection, if it has opened

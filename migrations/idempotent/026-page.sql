@@ -61,15 +61,15 @@ end $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- not_installed, no_key, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
--- group_busy, group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last
--- claim was rescued, also from which worker.
+-- group_busy, group_waits, exhausted, no_worker, limited, refused, due; null: no such event. Where
+-- its last claim was rescued, also from which worker. A claim is tried only once it has waited.
 create or replace function agent.why_waiting
 ( _id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql security definer set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _e agent.event; _head agent.event; _most int4; _change jsonb; _rescued text; _lost text;
-    _limited text; _lacks text;
+    _limited text; _lacks text; _refusal record;
 begin
     select * into _e from agent.event where id = _id;
     if not found then
@@ -124,13 +124,20 @@ begin
         (_head.claimed_by is not null and _head.vt > _now, 'group_busy'
         , format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
-        (_e.lane >= 60, 'arriving', agent.event_workspace(_e.event)),
+        (_e.lane >= 60, 'arriving', case when _e.lane >= 60 then agent.event_workspace(_e.event) end),
         (not exists (select from agent.list_workers() as w where _e.kind = any(w.kinds) and w.state = 'alive')
         , 'no_worker'
             , format('no running worker handles kind %s', _e.kind) || coalesce('; ' || _rescued, '')),
         (_limited is not null, 'limited', _limited),
         (true, 'due', 'visible; a worker claims it next' || coalesce('; ' || _rescued, ''))
     ) as c (holds, reason, detail) where c.holds limit 1;
+    if reason = 'due' and _e.vt < _now - interval '5 seconds'
+    and current_setting('transaction_read_only') = 'off' then
+        select t.code, t.object into _refusal from agent.why_refused(_id) as t;
+        if _refusal.code is not null then
+            reason := 'refused'; detail := concat_ws(', ', 'SQLSTATE ' || _refusal.code, _refusal.object);
+        end if;
+    end if;
 end $$;
 
 -- The events that have waited the longest, at most three of a kind, and why: visible events,

@@ -21,6 +21,8 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 LATE = timedelta(seconds=75)
 """A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
+MOST_REFUSED = 20
+"""Events that have waited the longest, of which it names those whose rows refuse a claim."""
 _GONE = {
     "drained": "an operator drained these workers; they claim nothing until they are resumed",
     "died": "these workers crashed; other workers have their events",
@@ -175,6 +177,12 @@ async def backlog(reads: Reads) -> Sequence[Finding]:
         found = f"these kinds are paused and have pending events: {', '.join(paused)}"
         advice = f"when it is time: surelane kinds resume {paused[0]}"
         findings.append(Finding("queue", Level.WARNING, found, advice))
+    refused = [each for each in await reads.longest_waiting(MOST_REFUSED) if each["reason"] == "refused"]
+    for each in refused:
+        found = f"event {each['id']} refuses to be claimed: {each['detail']}"
+        findings.append(
+            Finding("queue", Level.PROBLEM, found, "mend its row, or what others added to agent.event")
+        )
     return findings
 
 
