@@ -227,7 +227,12 @@ begin
         exit when not found;
         if agent.lock_head(_member.group_key, _member.kind, _member.vt, false, _member.event_ts, new.id) then
             if agent.head_yields(_member.group_key, _member.kind, _member.vt, _member.event_ts, new.id) then
-                perform agent.reelect(array[_member.group_key]);
+                begin
+                    perform agent.reelect(array[_member.group_key]);
+                exception when others then
+                    if agent.is_outage(sqlstate) then raise; end if;
+                    raise warning 'the group of event % keeps its head: SQLSTATE %', new.id, sqlstate;
+                end;
             end if;
             exit;
         end if;

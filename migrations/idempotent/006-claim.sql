@@ -253,17 +253,17 @@ returns table (claimed agent.event, most int4, refused int8, code text, object t
 language plpgsql security definer
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$
 declare
-    _now timestamptz := agent.clock(); _held record; _parked boolean; _last boolean; _id int8;
+    _now timestamptz := agent.clock(); _held record; _parked boolean; _id int8; _in_vain int4 := 0;
     _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
 begin
     if _heartbeat_at is not null then set constraints all immediate; end if; -- a worker's own transaction
     -- A lapsed head with a locked member, or held back by another event, stays: look for another.
     for _turn in 1.._limit + 10 loop
         _id := null; refused := null; code := null; object := null;
-        _parked := _limited <> '{}' and random() < 0.5; _last := _limited = '{}';
         begin
             -- Limited kinds come first in half of the claims.
-            loop
+            foreach _parked in array case when _limited = '{}' then '{f}' when random() < 0.5 then '{f,t}'
+                else '{t,f}' end::boolean[] loop
                 if _parked then
                     _held := agent.hold_limited(_limited, 1, null, _max_attempts, _invisible_for, _now, null
                         , _kinds, _passed);
@@ -272,8 +272,7 @@ begin
                             else agent.without_parked(_kinds) end
                         , 1, _max_attempts, _now, null, _passed, false);
                 end if;
-                exit when _held.places is not null or _last;
-                _parked := not _parked; _last := true;
+                exit when _held.places is not null;
             end loop;
             _id := (select id from agent.event where ctid = _held.places[1]);
             exit when _id is null;
@@ -287,11 +286,11 @@ begin
         exception when others then
             if _id is null or agent.is_outage(sqlstate) then raise; end if;
             raise warning 'event % cannot be claimed: SQLSTATE %', _id, sqlstate;
-            claimed := null; refused := _id; code := sqlstate;
+            claimed := null; refused := _id; code := sqlstate; _in_vain := _in_vain + 1;
             object := (agent.why_refused(_id)).object;
         end;
         return next;
-        exit when _limit = 0;
+        exit when _limit = 0 or _in_vain = 10;
     end loop;
 end $$;
 
