@@ -1,8 +1,8 @@
 -- Claims: a program's of one event, and a worker's of many. Both lock heads lane by lane.
 --   claim_events: a worker's claim
 --   claim_event: a program's claim
---   claim_apart: one head after another, where a row refuses it; workers, claim_event
---   why_refused: how a row refuses it; claim_apart, why_waiting
+--   claim_apart: one head after another, where a row refuses; workers, claim_event
+--   mark_claimed, why_refused: the claim of one row, and how it refuses; claim_apart, why_waiting
 --   text_size, last_claims: sizes, and numbers of claims; both, hold_key
 --   walk_lanes, take_heads: lock heads lane by lane; claims
 --   take_members: adds the members of their groups; claims
@@ -48,7 +48,7 @@ end $$;
 -- may have; -1: paused. Where all kinds have one band, the walk starts at a random lane and takes
 -- the kinds in one random order; else see walk_lanes. Exhausted heads are last attempts that
 -- lapsed. A claim that meets only those looks at 100 more; then it has 1,000 swept and passes over
--- the others. Sizes are looked at only if they are _sized: to look may fail, where a row is damaged.
+-- the others. To look at sizes may fail where a row is damaged: only where they are _sized.
 create or replace function agent.take_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[], _passed int8[]
 , _sized boolean, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
@@ -225,7 +225,7 @@ language sql security definer as $$
     cross join lateral agent.try_out(
         format('select agent.mark_claimed(%s, '''', null, ''1m'')', held.id)) as t $$;
 
--- Marks a row whose lock the caller holds as claimed, and reads all of it.
+-- Marks a row, which the caller has locked, as claimed, and reads all of it.
 create or replace function agent.mark_claimed
 ( _id int8, _claimed_by text, _heartbeat_at timestamptz, _invisible_for interval) returns agent.event
 language plpgsql set enable_seqscan = off as $$ declare _now timestamptz := agent.clock(); _row agent.event;
@@ -236,16 +236,14 @@ begin
     , changes = case when claimed_by is null then changes else agent.after_lapse(changes, claimed_by, vt) end
     , claimed_by = _claimed_by where id = _id returning * into _row;
     if not found then
-        perform agent.blame_foreign();
-        raise no_data_found;
+        perform agent.blame_foreign(); raise no_data_found;
     end if;
     perform octet_length(_row::text);
     return _row;
 end $$;
 
--- Claims up to _limit visible heads, each alone. One whose row refuses it is left with a warning,
--- and comes as refused, with the SQLSTATE and the object. Gives up after ten of those. most: how
--- many attempts the event may have.
+-- Claims up to _limit visible heads, each alone. Where a row refuses, it warns, and returns the id,
+-- the SQLSTATE and the object; after ten of those it ends. most: the attempts it may have.
 create or replace function agent.claim_apart
 ( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text
 , _heartbeat_at timestamptz, _passed int8[])
@@ -256,7 +254,7 @@ declare
     _now timestamptz := agent.clock(); _held record; _parked boolean; _id int8; _in_vain int4 := 0;
     _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
 begin
-    if _heartbeat_at is not null then set constraints all immediate; end if; -- a worker's own transaction
+    if _heartbeat_at is not null then set constraints all immediate; end if; -- for a worker
     -- A lapsed head with a locked member, or held back by another event, stays: look for another.
     for _turn in 1.._limit + 10 loop
         _id := null; refused := null; code := null; object := null;
@@ -310,8 +308,8 @@ begin
         end if;
     end if;
     return query select (c.claimed).* from agent.claim_apart(_kinds, 1, coalesce(_max_attempts, 0)
-            , _invisible_for, coalesce(nullif(current_setting('application_name'), ''), session_user), null
-            , '{}') as c where c.refused is null;
+        , _invisible_for, coalesce(nullif(current_setting('application_name'), ''), session_user)
+        , null, '{}') as c where c.refused is null;
 end $$;
 
 -- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to
@@ -371,8 +369,7 @@ begin
     return query update agent.event as e
     set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
     , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now
-        else agent.last_claims(e.claimed, _now) end
-    , retrying = false
+        else agent.last_claims(e.claimed, _now) end, retrying = false
     -- Few claims follow a lapsed one: the function would slow all others.
     , changes = case when e.claimed_by is null then e.changes
         else agent.after_lapse(e.changes, e.claimed_by, e.vt) end

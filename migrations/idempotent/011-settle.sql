@@ -180,7 +180,6 @@ begin
         when lock_not_available or deadlock_detected then
             if _half = 0 then return '{}'; end if;
         when others then
-            -- Another transaction, a lack of resources or a timeout: not the event's fault.
             if agent.is_outage(sqlstate) then
                 raise;
             elsif _half = 0 and current_setting('surelane.headless', true) is distinct from 'on' then

@@ -85,10 +85,10 @@ begin
         execute _statement into counts using _items;
         return;
     exception when others then
-        if sqlstate <> '55P03' and agent.is_outage(sqlstate) then
+        if sqlstate not in ('55P03', '40P01') and agent.is_outage(sqlstate) then
             raise;
         elsif _half = 0 then
-            if sqlstate <> '55P03' then -- without the error's own text, which may quote the row
+            if not agent.is_outage(sqlstate) then -- without the error's text: it may quote the row
                 raise warning '% % refuses: SQLSTATE %', _what, _items[1], sqlstate;
             end if;
             kept := jsonb_build_object(format('%s %s', _what, _items[1]), sqlstate);

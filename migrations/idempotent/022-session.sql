@@ -138,8 +138,8 @@ language plpgsql security definer set lock_timeout = '100ms' as $$ begin
     insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
     values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
-    , ordered = excluded.ordered
-    , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
+    , ordered = excluded.ordered, slots = excluded.slots
+    , interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
 exception when lock_not_available then return false;
 end $$;
@@ -215,8 +215,8 @@ begin
         , session)
     values (_name, _kinds, _version, _clock_offset, _max_attempts, agent.clock(), agent.clock(), _session)
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
-    , clock_offset = excluded.clock_offset
-    , max_attempts = excluded.max_attempts, seen_at = agent.clock(), session = excluded.session
+    , clock_offset = excluded.clock_offset, max_attempts = excluded.max_attempts
+    , seen_at = agent.clock(), session = excluded.session
     , died_at = case when w.session is not distinct from excluded.session then w.died_at end;
     delete from agent.worker where seen_at < (select agent.clock()) - interval '1 day';
     perform agent.declare_attempts(_name, _kinds, _max_attempts, _of_kinds);

@@ -112,8 +112,7 @@ language plpgsql set enable_seqscan = off as $$
 declare _now timestamptz := agent.clock(); _holder jsonb; _named text[] := agent.named_kinds();
 begin
     select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application
-        , 'state', h.state, 'anchor', h.anchor
-        , 'since', coalesce(extract(epoch from h.since)
+        , 'state', h.state, 'anchor', h.anchor, 'since', coalesce(extract(epoch from h.since)
             , case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
             , extract(epoch from _now)))
     into _holder from agent.vacuum_holder() as h;

@@ -99,7 +99,7 @@ class Peek:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedClaim:
     """An event whose row refuses to be claimed: a trigger or a constraint that others added does, or it is damaged.
 
     Attributes:
@@ -162,11 +162,11 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         max_attempts: int | None,
         invisible_for: timedelta,
         passed: Sequence[int],
-    ) -> tuple[list[Event], list[Refusal]]:
+    ) -> tuple[list[Event], list[RefusedClaim]]:
         """Claim heads one after another, also where a row refuses its claim. Return the events, and those rows."""
         given = kinds, limit, max_attempts, invisible_for, worker, passed
         rows = [tuple(row) for row in await self.calls.fetch(_CLAIM_APART, *given)]
-        refusals = [Refusal(*row[-3:]) for row in rows if row[-3] is not None]
+        refusals = [RefusedClaim(*row[-3:]) for row in rows if row[-3] is not None]
         return [Event(*row[:-3]) for row in rows if row[-3] is None], refusals
 
     async def peek_events(

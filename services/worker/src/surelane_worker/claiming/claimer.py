@@ -23,7 +23,7 @@ from surelane.calls import Connection
 from surelane.codec import Codec
 from surelane.errors import DatabaseRefused, waits
 from surelane.events import Event
-from surelane_service.engine import LANES, Engine, Peek, Refusal
+from surelane_service.engine import LANES, Engine, Peek, RefusedClaim
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
@@ -112,7 +112,7 @@ class Cursors:
         self.corrections += 1
 
 
-class Refusals:
+class PassedOver:
     """The events whose rows refuse to be claimed. Claims pass over each for a minute."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Refusals:
             del self._until[first[0]]
         return list(self._until)
 
-    def note(self, refusals: Iterable[Refusal]) -> None:
+    def note(self, refusals: Iterable[RefusedClaim]) -> None:
         """Pass over these, and log each reason with its events."""
         of_reason: dict[tuple[str, str | None], list[int]] = {}
         for each in refusals:
@@ -232,7 +232,7 @@ class Claimer:
     listener: Listener
     side: Side
     cursors: Cursors
-    refusals: Refusals
+    refusals: PassedOver
     unlimited: Collection[str]
     """The kinds whose limit the database refuses: none of them is claimed."""
     on_claimed: Callable[[Side, Sequence[Event], int], None]
@@ -368,7 +368,7 @@ class Claimer:
 
     async def _claim_apart(
         self, connection: Connection, kinds: list[str], limit: int
-    ) -> tuple[list[Event], list[Refusal]]:
+    ) -> tuple[list[Event], list[RefusedClaim]]:
         """Claim where one row may have refused a claim of many: the others are claimed, and it is passed over."""
         events, refusals = await Engine(connection).claim_apart(
             kinds,
