@@ -21,8 +21,8 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 LATE = timedelta(seconds=75)
 """A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
-MOST_REFUSED = 20
-"""Events that have waited the longest, of which it names those whose rows refuse a claim."""
+MOST_WAITING = 20
+"""Events whose claim is tried, of those that have waited the longest."""
 _GONE = {
     "drained": "an operator drained these workers; they claim nothing until they are resumed",
     "died": "these workers crashed; other workers have their events",
@@ -177,13 +177,23 @@ async def backlog(reads: Reads) -> Sequence[Finding]:
         found = f"these kinds are paused and have pending events: {', '.join(paused)}"
         advice = f"when it is time: surelane kinds resume {paused[0]}"
         findings.append(Finding("queue", Level.WARNING, found, advice))
-    refused = [each for each in await reads.longest_waiting(MOST_REFUSED) if each["reason"] == "refused"]
-    for each in refused:
-        found = f"event {each['id']} refuses to be claimed: {each['detail']}"
-        findings.append(
-            Finding("queue", Level.PROBLEM, found, "mend its row, or what others added to agent.event")
-        )
     return findings
+
+
+async def refused_claims(reads: Reads) -> Sequence[Finding]:
+    """Find events whose rows refuse to be claimed, among those that have waited the longest."""
+    waiting = await reads.longest_waiting(MOST_WAITING)
+    advice = "drop what refuses it, or let it pass the row; if the row is damaged, restore it"
+    findings = [
+        Finding(
+            "claims", Level.PROBLEM, f"event {each['id']} refuses to be claimed: {each['detail']}", advice
+        )
+        for each in waiting
+        if each["reason"] == "refused"
+    ]
+    return findings or [
+        ok("refused claims", f"of {len(waiting)} events that have waited the longest, none refuses")
+    ]
 
 
 async def sockets(reads: Reads) -> Sequence[Finding]:
