@@ -4,6 +4,7 @@
 --   from_timestamptz: the way back; people
 --   take_turn, await_turn: take a turn; claims of limited kinds, sweeps, operators
 --   is_outage: errors that are no item's fault; what goes on without an item that refuses
+--   try_out: runs a statement, and takes it back; first_calls, why_refused
 
 -- The one clock of the queue: what every function means by now. Time goes on within a transaction.
 create or replace function agent.clock() returns timestamptz
@@ -59,6 +60,23 @@ exception when lock_not_available or deadlock_detected then return false;
 end $$;
 
 -- Whether an error tells of another transaction, a lack of resources, a timeout or the server. Else
--- one event may be at fault, and the others go on without it.
+-- one event may be at fault, or its row is damaged (XX001), and the others go on without it.
 create or replace function agent.is_outage(_sqlstate text) returns boolean
-language sql immutable parallel safe return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX');
+language sql immutable parallel safe
+return left(_sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') and _sqlstate <> 'XX001';
+
+-- Runs a statement, and takes it back. What failed has the server's SQLSTATE, message and object.
+create or replace function agent.try_out(_statement text, out code text, out message text, out object text)
+language plpgsql as $$ declare _schema text; _table text; _constraint text; _context text;
+begin
+    execute _statement;
+    set constraints all immediate;
+    raise sqlstate 'SL002';
+exception
+    when sqlstate 'SL002' then null;
+    when others or assert_failure then
+        get stacked diagnostics code = returned_sqlstate, message = message_text, _schema = schema_name
+        , _table = table_name, _constraint = constraint_name, _context = pg_exception_context;
+        object := array_to_string(array_remove(array[_schema, _table, _constraint], ''), '.');
+        object := coalesce(nullif(object, ''), substring(_context from 'PL/pgSQL[^(]* ([^ (]+)[(]'));
+end $$;

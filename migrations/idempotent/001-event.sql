@@ -283,19 +283,13 @@ return array_upper(_claimed, 1) = _claim and _claimed_by = coalesce(_worker, _cl
 -- refuses is named, and stops no insert.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql security definer set plan_cache_mode = force_generic_plan set lock_timeout = '30ms' as $$
-declare _kind text;
+declare _new text[] := array(select distinct given from unnest(_kinds) as given
+        where not exists (select from agent.kind where kind = given) order by given);
 begin
-    for _kind in select distinct given from unnest(_kinds) as given
-        where not exists (select from agent.kind where kind = given) order by given loop
-        begin
-            insert into agent.kind (kind) values (_kind) on conflict do nothing;
-        exception
-            when lock_not_available or deadlock_detected then null;
-            when others then
-                if agent.is_outage(sqlstate) then raise; end if;
-                raise warning 'kind % cannot be added: SQLSTATE %', _kind, sqlstate;
-        end;
-    end loop;
+    if _new = '{}' then return; end if;
+    perform agent.in_halves('with new as (insert into agent.kind (kind) select unnest($1)'
+        ' on conflict do nothing returning 1) select jsonb_build_object(''kind'', count(*)) from new'
+        , _new, 'kind');
 end $$;
 
 -- How many attempts an event of each kind may have without a maximum of its own: as the kind's

@@ -117,8 +117,9 @@ create or replace function agent.promote(_group_key text) returns void language 
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$
 declare _now timestamptz := agent.clock(); _next int8; _waits boolean; _parked boolean;
 begin
-    -- Most groups hold a single event: nothing follows it.
-    if not exists (select from agent.event where group_key = _group_key and not head) then
+    -- Most groups hold a single event: nothing follows it. Or what follows may refuse to lead.
+    if not exists (select from agent.event where group_key = _group_key and not head)
+    or current_setting('surelane.headless', true) = 'on' then
         return;
     end if;
     loop
@@ -226,7 +227,12 @@ begin
         exit when not found;
         if agent.lock_head(_member.group_key, _member.kind, _member.vt, false, _member.event_ts, new.id) then
             if agent.head_yields(_member.group_key, _member.kind, _member.vt, _member.event_ts, new.id) then
-                perform agent.reelect(array[_member.group_key]);
+                begin
+                    perform agent.reelect(array[_member.group_key]);
+                exception when others then
+                    if agent.is_outage(sqlstate) then raise; end if;
+                    raise warning 'the group of event % keeps its head: SQLSTATE %', new.id, sqlstate;
+                end;
             end if;
             exit;
         end if;

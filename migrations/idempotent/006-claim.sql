@@ -1,6 +1,8 @@
 -- Claims: a program's of one event, and a worker's of many. Both lock heads lane by lane.
 --   claim_events: a worker's claim
 --   claim_event: a program's claim
+--   claim_apart: one head after another, where a row refuses; workers, claim_event
+--   mark_claimed, why_refused: the claim of one row, and how it refuses; claim_apart, why_waiting
 --   text_size, last_claims: sizes, and numbers of claims; both, hold_key
 --   walk_lanes, take_heads: lock heads lane by lane; claims
 --   take_members: adds the members of their groups; claims
@@ -46,11 +48,11 @@ end $$;
 -- may have; -1: paused. Where all kinds have one band, the walk starts at a random lane and takes
 -- the kinds in one random order; else see walk_lanes. Exhausted heads are last attempts that
 -- lapsed. A claim that meets only those looks at 100 more; then it has 1,000 swept and passes over
--- the others.
+-- the others. To look at sizes may fail where a row is damaged: only where they are _sized.
 create or replace function agent.take_heads
-( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[], out places tid[]
-, out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out most int4[])
-language plpgsql as $$
+( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[], _passed int8[]
+, _sized boolean, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
+, out bytes int8, out most int4[]) language plpgsql as $$
 declare
     _first int4 := floor(random() * 16); _banded boolean; _lanes int4[]; _nths int4[];
     _open int4 := 1; _exhausted int8; _past boolean := false;
@@ -80,7 +82,7 @@ begin
         from (
             select e.ctid, e.vt, e.group_key, e.claimed_by is not null as claimed
             , e.cancelled_by is null and e.attempts < coalesce(e.max_attempts, probe.most) as claimable
-            , agent.text_size(e.event) as bytes
+            , case when _sized then agent.text_size(e.event) end as bytes
             from (
                 select walk.lane, _kinds[walk.nth] as kind, most[walk.nth] as most
                 -- A cursor ahead of the clock would hide events: it is dropped.
@@ -95,7 +97,7 @@ begin
             cross join lateral (
                 select ctid, vt, group_key, claimed_by, cancelled_by, attempts, max_attempts, event
                 from agent.event where head and lane = probe.lane and kind = probe.kind and vt <= _now
-                and vt >= probe.start
+                and vt >= probe.start and id <> all(_passed)
                 and (not _past or cancelled_by is null and attempts < coalesce(max_attempts, probe.most))
                 order by vt limit _limit for update skip locked
             ) as e limit _limit) as h;
@@ -120,8 +122,8 @@ end $$;
 -- the heads.
 create or replace function agent.take_members
 ( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4
-, _max_attempts int4, _now timestamptz, _head_bytes int8, out places tid[], out vts timestamptz[]
-, out bytes int8) language plpgsql security definer as $$
+, _max_attempts int4, _now timestamptz, _head_bytes int8, _passed int8[], out places tid[]
+, out vts timestamptz[], out bytes int8) language plpgsql security definer as $$
 declare
     _last text; _more record; _unfenced text[]; _claimable text[]; _most int4[];
     _followed boolean; _overtaking tid[];
@@ -142,7 +144,7 @@ begin
                 where h.group_key is not null and not h.lapsed and e.group_key = h.group_key and not e.head
              and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
              and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)])
-             and e.cancelled_by is null
+             and e.cancelled_by is null and e.id <> all(_passed)
              order by e.event_ts, e.id limit 100 for update skip locked) as member
         ) as batch limit _limit) as m;
     if _last is not null and not _lapsed[array_position(_group_keys, _last)] then
@@ -152,7 +154,7 @@ begin
                 where e.group_key = _last and not e.head
                 and e.claimed_by is null and e.vt <= _now and e.kind = any(_claimable)
                 and e.attempts < coalesce(e.max_attempts, _most[array_position(_claimable, e.kind)])
-                and e.cancelled_by is null
+                and e.cancelled_by is null and e.id <> all(_passed)
                 order by e.event_ts, e.id limit 100 for update skip locked) as batch
         where batch.place <> all(places);
         places := places || _more.places;
@@ -215,19 +217,88 @@ begin
     return _kept;
 end $$;
 
+-- How a row refuses a claim, by a try that is taken back; null: it does not, or it is locked.
+create or replace function agent.why_refused(_id int8, out code text, out message text, out object text)
+language sql security definer as $$
+    select t.code, t.message, t.object
+    from (select id from agent.event where id = _id for update skip locked) as held
+    cross join lateral agent.try_out(
+        format('select agent.mark_claimed(%s, '''', null, ''1m'')', held.id)) as t $$;
+
+-- Marks a row, which the caller has locked, as claimed, and reads all of it.
+create or replace function agent.mark_claimed
+( _id int8, _claimed_by text, _heartbeat_at timestamptz, _invisible_for interval) returns agent.event
+language plpgsql set enable_seqscan = off as $$ declare _now timestamptz := agent.clock(); _row agent.event;
+begin
+    update agent.event set attempts = attempts + 1, vt = _now + _invisible_for
+    , claimed = case when cardinality(claimed) < 100 then claimed || _now
+        else agent.last_claims(claimed, _now) end, heartbeat_at = _heartbeat_at, retrying = false
+    , changes = case when claimed_by is null then changes else agent.after_lapse(changes, claimed_by, vt) end
+    , claimed_by = _claimed_by where id = _id returning * into _row;
+    if not found then
+        perform agent.blame_foreign(); raise no_data_found;
+    end if;
+    perform octet_length(_row::text);
+    return _row;
+end $$;
+
+-- Claims up to _limit visible heads, each alone. Where a row refuses, it warns, and returns the id,
+-- the SQLSTATE and the object; after ten of those it ends. most: the attempts it may have.
+create or replace function agent.claim_apart
+( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text
+, _heartbeat_at timestamptz, _passed int8[])
+returns table (claimed agent.event, most int4, refused int8, code text, object text)
+language plpgsql security definer
+set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$
+declare
+    _now timestamptz := agent.clock(); _held record; _parked boolean; _id int8; _in_vain int4 := 0;
+    _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
+begin
+    if _heartbeat_at is not null then set constraints all immediate; end if; -- for a worker
+    -- A lapsed head with a locked member, or held back by another event, stays: look for another.
+    for _turn in 1.._limit + 10 loop
+        _id := null; refused := null; code := null; object := null;
+        begin
+            -- Limited kinds come first in half of the claims.
+            foreach _parked in array case when _limited = '{}' then '{f}' when random() < 0.5 then '{f,t}'
+                else '{t,f}' end::boolean[] loop
+                if _parked then
+                    _held := agent.hold_limited(_limited, 1, null, _max_attempts, _invisible_for, _now, null
+                        , _kinds, _passed);
+                else
+                    _held := agent.take_heads(case when _limited = '{}' then _kinds
+                            else agent.without_parked(_kinds) end
+                        , 1, _max_attempts, _now, null, _passed, false);
+                end if;
+                exit when _held.places is not null;
+            end loop;
+            _id := (select id from agent.event where ctid = _held.places[1]);
+            exit when _id is null;
+            _passed := _passed || _id;
+            continue when _held.lapsed[1] and _held.group_keys[1] is not null
+                and agent.fence_groups(_held.group_keys[1:1], _now) <> '{}';
+            claimed := agent.mark_claimed(_id, _claimed_by, _heartbeat_at, _invisible_for);
+            most := coalesce(claimed.max_attempts
+                , (agent.attempts_of(array[claimed.kind], _max_attempts))[1]);
+            _limit := _limit - 1;
+        exception when others then
+            if _id is null or agent.is_outage(sqlstate) then raise; end if;
+            raise warning 'event % cannot be claimed: SQLSTATE %', _id, sqlstate;
+            claimed := null; refused := _id; code := sqlstate; _in_vain := _in_vain + 1;
+            object := (agent.why_refused(_id)).object;
+        end;
+        return next;
+        exit when _limit = 0 or _in_vain = 10;
+    end loop;
+end $$;
+
 -- Claims one visible event of any kind that is not paused, from a random lane: one row as it is
 -- after the claim, or none. Of a group it is the head, alone. Sends no heartbeats: the claim stands
 -- until its vt.
 create or replace function agent.claim_event
 ( _max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
-language plpgsql security definer
-set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$
-declare
-    _now timestamptz := agent.clock(); _held record;
-    _kinds text[] := array(select kind from agent.kind where not paused);
-    _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
-    _parked boolean := _limited <> '{}' and random() < 0.5; _last boolean := _limited = '{}';
-    _live text[];
+language plpgsql security definer as $$
+declare _kinds text[] := array(select kind from agent.kind where not paused); _live text[];
 begin
     if cardinality(_kinds) > 100 then
         -- Where few kinds have events, a probe of each lane for each kind would take longer.
@@ -236,30 +307,9 @@ begin
             _kinds := array(select unnest(_live) intersect select unnest(_kinds));
         end if;
     end if;
-    -- A lapsed head with a locked member, or held back by another event, stays: look for another.
-    for _turn in 1..5 loop
-        -- Limited kinds come first in half of the claims.
-        loop
-            if _parked then
-                _held := agent.hold_limited(
-                    _limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
-            else
-                _held := agent.take_heads(case when _limited = '{}' then _kinds
-                        else agent.without_parked(_kinds) end, 1, coalesce(_max_attempts, 0), _now, null);
-            end if;
-            exit when _held.places is not null or _last;
-            _parked := not _parked; _last := true;
-        end loop;
-        exit when not _held.lapsed[1] or _held.group_keys[1] is null
-            or agent.fence_groups(_held.group_keys[1:1], _now) = '{}';
-        _held.places := null;
-    end loop;
-    return query update agent.event set attempts = attempts + 1, vt = _now + _invisible_for
-    , claimed = case when cardinality(claimed) < 100 then claimed || _now
-        else agent.last_claims(claimed, _now) end, heartbeat_at = null, retrying = false
-    , changes = case when claimed_by is null then changes else agent.after_lapse(changes, claimed_by, vt) end
-    , claimed_by = coalesce(nullif(current_setting('application_name'), ''), session_user)
-    where ctid = _held.places[1] returning *;
+    return query select (c.claimed).* from agent.claim_apart(_kinds, 1, coalesce(_max_attempts, 0)
+        , _invisible_for, coalesce(nullif(current_setting('application_name'), ''), session_user)
+        , null, '{}') as c where c.refused is null;
 end $$;
 
 -- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to
@@ -269,22 +319,24 @@ end $$;
 -- at most (55P03: claim again). _cursors: by lane and kind, at lane * cardinality(_kinds) +
 -- position. _member_kinds: whose members a group brings along, by default _kinds; a worker without
 -- slots for some kinds claims the others' heads alone. _most_bytes: stops before the event whose
--- text would exceed them, but not before the first.
+-- text would exceed them, but not before the first. _passed: passes over these ids. A row that
+-- refuses it fails it: agent.claim_apart then finds which.
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4 default 100, _max_attempts int4 default null
 , _invisible_for interval default '10m', _claimed_by text default session_user
-, _cursors timestamptz[] default null, _member_kinds text[] default null, _most_bytes int8 default null)
+, _cursors timestamptz[] default null, _member_kinds text[] default null, _most_bytes int8 default null
+, _passed int8[] default '{}')
 returns table (id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz
 , prior_vt timestamptz, event jsonb, item_key text, group_key text, max_attempts int4, enqueued_at timestamptz
 , errors jsonb, notes jsonb, traceparent text) language plpgsql security definer
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off
 set lock_timeout = '100ms' as $$
 declare
-    _now timestamptz := agent.clock(); _held record; _most int4[]; _same int4;
+    _now timestamptz := agent.clock(); _held record; _most int4[]; _same int4; _claimed int8;
     _limited text[] := array(select l.kind from agent.kind_limit as l where l.kind = any(_kinds));
 begin
     if _limited = '{}' then
-        _held := agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors);
+        _held := agent.take_heads(_kinds, _limit, _max_attempts, _now, _cursors, _passed, true);
         -- Behind exhausted heads it takes more than _limit.
         if cardinality(_held.places) > _limit then _held.places := _held.places[:_limit]; end if;
     else
@@ -292,7 +344,7 @@ begin
         select mixed.places, mixed.vts, null::text[] as group_keys, null::boolean[] as lapsed, mixed.bytes
         , agent.attempts_of(_kinds, _max_attempts) as most into _held
         from agent.hold_mixed(_limited, _kinds, coalesce(_member_kinds, _kinds), _limit, _most_bytes
-            , _max_attempts, _invisible_for, _now, _cursors) as mixed;
+            , _max_attempts, _invisible_for, _now, _cursors, _passed) as mixed;
     end if;
     if _held.places is null then return; end if;
     _most := _held.most;
@@ -301,7 +353,7 @@ begin
     if array_remove(_held.group_keys, null) <> '{}' then
         select * into _held
         from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed
-            , coalesce(_member_kinds, _kinds), _limit, _max_attempts, _now, _held.bytes);
+            , coalesce(_member_kinds, _kinds), _limit, _max_attempts, _now, _held.bytes, _passed);
     end if;
     if _held.bytes > _most_bytes then
         select array_agg(fitting.place order by fitting.nth) as places
@@ -317,8 +369,7 @@ begin
     return query update agent.event as e
     set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
     , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now
-        else agent.last_claims(e.claimed, _now) end
-    , retrying = false
+        else agent.last_claims(e.claimed, _now) end, retrying = false
     -- Few claims follow a lapsed one: the function would slow all others.
     , changes = case when e.claimed_by is null then e.changes
         else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
@@ -328,4 +379,6 @@ begin
         else 8 - 4 * e.lane end::int2, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
     , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _same, _most[array_position(_kinds, e.kind)])
     , e.enqueued_at, e.errors, e.notes, e.traceparent;
+    get diagnostics _claimed = row_count;
+    if _claimed < cardinality(_held.places) then perform agent.blame_foreign(); end if;
 end $$;

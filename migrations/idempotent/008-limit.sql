@@ -168,17 +168,20 @@ begin
             where known.key not like _per || ':%' limit _most);
     end if;
     -- In the order of their vt, in which one note is enough for a key (agent.note_key).
-    update agent.event as e set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event)
-    , changes = agent.with_limit_key(e.changes
-        , agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
-    from (
-        select held.place from (select w.ctid as place, w.vt from agent.event as w where w.id = any(_found)
-            order by w.id for update skip locked) as held
-        order by held.vt offset 0) as sorted
-    where e.ctid = sorted.place;
-    get diagnostics _parked = row_count;
+    _parked := (agent.in_halves($s$
+        with parked as (
+            update agent.event as e
+            set lane = agent.lane_for(e.kind, agent.priority_of(e.lane), e.group_key, e.event)
+            , changes = agent.with_limit_key(e.changes
+                , agent.limit_key(e.kind, e.event, e.changes #>> '{0,limit_key}'))
+            from (
+                select held.place from (select w.ctid as place, w.vt from agent.event as w
+                    where w.id = any($1) order by w.id for update skip locked) as held
+                order by held.vt offset 0) as sorted
+            where e.ctid = sorted.place returning e.id)
+        select jsonb_build_object('parked', count(*)) from parked $s$, _found, 'event')).counts ->> 'parked';
     perform agent.note_parked(_found, false);
-    return _parked;
+    return coalesce(_parked, 0);
 end $$;
 
 -- Notes up to _most keys of a kind under which events wait, and that events must be parked. Wakes a

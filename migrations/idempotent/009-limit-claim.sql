@@ -83,8 +83,8 @@ end $$;
 -- after another note), and about how many bytes the events have.
 create or replace function agent.hold_key
 ( _limit agent.limits, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval
-, _noted_at timestamptz, out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[]
-, out bytes int8, out look_at timestamptz) language plpgsql security definer as $$
+, _noted_at timestamptz, _passed int8[], out places tid[], out vts timestamptz[], out group_keys text[]
+, out lapsed boolean[], out bytes int8, out look_at timestamptz) language plpgsql security definer as $$
 declare
     _now timestamptz := agent.clock(); _kind text := _limit.kind;
     _parked text := _kind || ' ' || _key;
@@ -117,12 +117,13 @@ begin
             select held.* from unnest(_lanes) as place (lane)
             cross join lateral (
                 select w.ctid as place, case when place.lane = -1 then _noted_at end as vt, w.group_key
-                , w.claimed_by is not null as lapsed, w.id, agent.text_size(w.event) as size
+                , w.claimed_by is not null as lapsed, w.id
+                , case when _most_bytes is not null then agent.text_size(w.event) end as size
                 from agent.event as w where w.lane < 0 and w.head
                 and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked
                 and w.lane::int4 = place.lane
-                and w.vt <= _now and w.vt >= _state.seen and w.cancelled_by is null
-                and w.attempts < coalesce(w.max_attempts, _attempts)
+                and w.vt <= _now and w.vt >= _state.seen and w.id <> all(_passed)
+                and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
                 order by w.vt limit _may for update skip locked
             ) as held limit _may) as e;
     end if;
@@ -147,7 +148,7 @@ begin
         cross join lateral (
             select w.vt from agent.event as w where w.lane < 0 and w.head
             and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _parked
-            and w.lane::int4 = place.lane and w.vt >= _state.seen
+            and w.lane::int4 = place.lane and w.vt >= _state.seen and w.id <> all(_passed)
             and w.cancelled_by is null and w.attempts < coalesce(w.max_attempts, _attempts)
             and w.ctid not in (select taken from unnest(places) as taken) order by w.vt limit 1
         ) as other);
@@ -223,8 +224,8 @@ end $$;
 -- group, unless the handler takes groups.
 create or replace function agent.hold_limited
 ( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz
-, _cursors timestamptz[], _all text[], out places tid[], out vts timestamptz[], out group_keys text[]
-, out lapsed boolean[], out bytes int8) language plpgsql security definer as $$
+, _cursors timestamptz[], _all text[], _passed int8[], out places tid[], out vts timestamptz[]
+, out group_keys text[], out lapsed boolean[], out bytes int8) language plpgsql security definer as $$
 declare
     _noted record; _rule agent.limits; _held record; _left int4 := _limit;
     _read int4; _looked int4; _notes int8; _busy boolean; _again boolean; _own text;
@@ -285,7 +286,7 @@ begin
             end if;
             select * into _held
             from agent.hold_key(_rule, _noted.limit_key, _left, _most_bytes - bytes
-                , _most[array_position(_kinds, _noted.kind)], _lease, _noted.first);
+                , _most[array_position(_kinds, _noted.kind)], _lease, _noted.first, _passed);
             if _held.look_at is not null then
                 insert into agent.limit_note (kind, limit_key, due_at)
                 values (_noted.kind, _noted.limit_key, _held.look_at);
@@ -297,7 +298,7 @@ begin
                 lapsed := lapsed || case when _noted.kind = any(_grouped) then _held.lapsed
                     else array_fill(true, array[cardinality(_held.lapsed)]) end;
                 _left := _left - cardinality(_held.places);
-                bytes := bytes + _held.bytes;
+                bytes := bytes + coalesce(_held.bytes, 0);
                 exit when _left <= 0 or bytes >= _most_bytes;
             end if;
         end loop;
@@ -312,8 +313,8 @@ end $$;
 -- count as running by now, and a claim of too many bytes leaves out the end.
 create or replace function agent.hold_mixed
 ( _limited text[], _kinds text[], _member_kinds text[], _limit int4, _most_bytes int8, _max_attempts int4
-, _lease interval, _now timestamptz, _cursors timestamptz[], out places tid[], out vts timestamptz[]
-, out bytes int8) language plpgsql security definer as $$
+, _lease interval, _now timestamptz, _cursors timestamptz[], _passed int8[], out places tid[]
+, out vts timestamptz[], out bytes int8) language plpgsql security definer as $$
 declare
     _held record; _members text[]; _others text[] := agent.without_parked(_kinds);
     _all_parked boolean := array_remove(_others, '') = '{}';
@@ -323,18 +324,19 @@ begin
     for _turn in 1..2 loop
         if _parked then
             _held := agent.hold_limited(
-                _limited, _left, _most_bytes, _max_attempts, _lease, _now, _cursors, _kinds);
+                _limited, _left, _most_bytes, _max_attempts, _lease, _now, _cursors, _kinds, _passed);
             _members := array(select l.kind from agent.limits as l
                 where l.kind = any(_limited) and l.grouped);
         else
             select h.places[:_left] as places, h.vts[:_left] as vts, h.group_keys, h.lapsed, h.bytes
-            into _held from agent.take_heads(_others, _left, _max_attempts, _now, _cursors) as h;
+            into _held
+            from agent.take_heads(_others, _left, _max_attempts, _now, _cursors, _passed, true) as h;
             _members := agent.without_parked(_member_kinds);
         end if;
         if array_remove(_held.group_keys, null) <> '{}' then
             select * into _held
             from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, _members, _left
-                , _max_attempts, _now, _held.bytes);
+                , _max_attempts, _now, _held.bytes, _passed);
         end if;
         places := case when _parked then _held.places || places else places || _held.places end;
         vts := case when _parked then _held.vts || vts else vts || _held.vts end;

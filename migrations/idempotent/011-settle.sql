@@ -180,8 +180,15 @@ begin
         when lock_not_available or deadlock_detected then
             if _half = 0 then return '{}'; end if;
         when others then
-            -- Another transaction, a lack of resources or a timeout: not the event's fault.
-            if _alone or left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
+            if agent.is_outage(sqlstate) then
+                raise;
+            elsif _half = 0 and current_setting('surelane.headless', true) is distinct from 'on' then
+                -- Not the event may refuse, but the next head of its group: sweeps elect that.
+                perform set_config('surelane.headless', 'on', true);
+                _ids := agent.settle_alike(_outcome, _ids, _claims, _arguments, _alone);
+                perform set_config('surelane.headless', '', true);
+                return _ids;
+            elsif _alone then
                 raise;
             elsif _half = 0 then
                 -- Without the error's own text, which may quote the event.

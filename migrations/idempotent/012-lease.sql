@@ -85,10 +85,10 @@ begin
         execute _statement into counts using _items;
         return;
     exception when others then
-        if sqlstate <> '55P03' and agent.is_outage(sqlstate) then
+        if sqlstate not in ('55P03', '40P01') and agent.is_outage(sqlstate) then
             raise;
         elsif _half = 0 then
-            if sqlstate <> '55P03' then -- without the error's own text, which may quote the row
+            if not agent.is_outage(sqlstate) then -- without the error's text: it may quote the row
                 raise warning '% % refuses: SQLSTATE %', _what, _items[1], sqlstate;
             end if;
             kept := jsonb_build_object(format('%s %s', _what, _items[1]), sqlstate);
@@ -122,25 +122,16 @@ return (
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql security definer as $$ declare _now timestamptz := agent.clock(); _rescued int4;
 begin
-    begin
-        update agent.event set vt = _now
-        , changes = agent.add_change(changes
-            , jsonb_build_object('action', 'rescued', 'at', _now, 'worker', claimed_by
-            , 'claim', array_upper(claimed, 1)) || _rescue)
-        where id in (
-            select id from agent.event where id = any(_ids) and claimed_by is not null and vt > _now
-            order by id for update skip locked);
-        get diagnostics _rescued = row_count;
-    exception when others then
-        if agent.is_outage(sqlstate) then
-            raise;
-        elsif cardinality(_ids) > 1 then
-            return agent.end_claims(_ids[:cardinality(_ids) / 2], _rescue)
-                + agent.end_claims(_ids[cardinality(_ids) / 2 + 1:], _rescue);
-        end if;
-        raise warning 'the claim of event % cannot be ended: SQLSTATE %', _ids[1], sqlstate;
-        return 0;
-    end;
+    _rescued := coalesce((agent.in_halves(format($s$
+        with ended as (
+            update agent.event set vt = %1$L, changes = agent.add_change(changes
+                , jsonb_build_object('action', 'rescued', 'at', %1$L::timestamptz, 'worker', claimed_by
+                , 'claim', array_upper(claimed, 1)) || %2$L)
+            where id in (
+                select id from agent.event where id = any($1) and claimed_by is not null and vt > %1$L
+                order by id for update skip locked) returning id)
+        select jsonb_build_object('claims', count(*)) from ended $s$, _now, _rescue)
+    , _ids, 'event')).counts ->> 'claims', '0');
     if _rescued > 0 then
         perform agent.note_parked(_ids, false);
         perform agent.sweep_exhausted(null, 1000, null);

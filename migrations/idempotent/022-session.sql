@@ -138,8 +138,8 @@ language plpgsql security definer set lock_timeout = '100ms' as $$ begin
     insert into agent.worker (name, kinds, version, ordered, slots, interactive_slots, started_at, seen_at)
     values (_name, _kinds, _version, _ordered, _slots, _interactive_slots, agent.clock(), agent.clock())
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
-    , ordered = excluded.ordered
-    , slots = excluded.slots, interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
+    , ordered = excluded.ordered, slots = excluded.slots
+    , interactive_slots = excluded.interactive_slots, seen_at = agent.clock();
     return true;
 exception when lock_not_available then return false;
 end $$;
@@ -185,15 +185,19 @@ create or replace function agent.declare_attempts
 ( _name text, _kinds text[], _max_attempts int4, _of_kinds jsonb) returns void
 language plpgsql security definer as $$ begin
     perform agent.register_kinds(_kinds);
-    update agent.kind set max_attempts = coalesce((_of_kinds ->> kind)::int4, _max_attempts)
-    where kind in (
-        select k.kind from agent.kind as k where k.kind = any(_kinds)
-        and k.max_attempts is distinct from coalesce((_of_kinds ->> k.kind)::int4, _max_attempts)
-        and not exists (select from agent.worker as w
-            where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> _name
-            and w.started_at > (select started_at from agent.worker where name = _name))
-        order by k.kind for update skip locked)
-    and _max_attempts is not null;
+    if _max_attempts is null then return; end if;
+    perform agent.in_halves(format($s$
+        with said as (
+            update agent.kind set max_attempts = coalesce((%1$L::jsonb ->> kind)::int4, %2$s)
+            where kind in (
+                select k.kind from agent.kind as k where k.kind = any($1)
+                and k.max_attempts is distinct from coalesce((%1$L::jsonb ->> k.kind)::int4, %2$s)
+                and not exists (select from agent.worker as w
+                    where k.kind = any(w.kinds) and w.max_attempts is not null and w.name <> %3$L
+                    and w.started_at > (select started_at from agent.worker where name = %3$L))
+                order by k.kind for update skip locked) returning kind)
+        select jsonb_build_object('kinds', count(*)) from said $s$, _of_kinds, _max_attempts, _name)
+    , _kinds, 'kind');
 end $$;
 
 -- Records that a worker is alive, its kinds, and its session on this connection, if it has opened
@@ -211,8 +215,8 @@ begin
         , session)
     values (_name, _kinds, _version, _clock_offset, _max_attempts, agent.clock(), agent.clock(), _session)
     on conflict (name) do update set kinds = excluded.kinds, version = excluded.version
-    , clock_offset = excluded.clock_offset
-    , max_attempts = excluded.max_attempts, seen_at = agent.clock(), session = excluded.session
+    , clock_offset = excluded.clock_offset, max_attempts = excluded.max_attempts
+    , seen_at = agent.clock(), session = excluded.session
     , died_at = case when w.session is not distinct from excluded.session then w.died_at end;
     delete from agent.worker where seen_at < (select agent.clock()) - interval '1 day';
     perform agent.declare_attempts(_name, _kinds, _max_attempts, _of_kinds);

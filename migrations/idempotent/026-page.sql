@@ -61,15 +61,15 @@ end $$;
 
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- not_installed, no_key, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
--- group_busy, group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last
--- claim was rescued, also from which worker.
+-- group_busy, group_waits, exhausted, no_worker, limited, refused, due; null: no such event. Where
+-- its last claim was rescued, also from which worker.
 create or replace function agent.why_waiting
 ( _id int8, _max_attempts int4 default null, out reason text, out detail text)
 language plpgsql security definer set enable_seqscan = off as $$
 declare
     _now timestamptz := agent.clock();
     _e agent.event; _head agent.event; _most int4; _change jsonb; _rescued text; _lost text;
-    _limited text; _lacks text;
+    _limited text; _lacks text; _refused text;
 begin
     select * into _e from agent.event where id = _id;
     if not found then
@@ -99,6 +99,10 @@ begin
         _lost := format('; without a heartbeat since %s, so the claim ends within two minutes after %s'
             , _e.heartbeat_at, _e.heartbeat_at + interval '5 minutes');
     end if;
+    if _e.head and _e.vt < _now - interval '5s' and current_setting('transaction_read_only') = 'off' then
+        _refused := (select concat_ws(', ', 'SQLSTATE ' || t.code, t.object) from agent.why_refused(_id) as t
+            where t.code is not null);
+    end if;
     select c.reason, c.detail into reason, detail from (values
         (_e.claimed_by is not null and _e.vt > _now, 'running'
         , format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])
@@ -124,11 +128,12 @@ begin
         (_head.claimed_by is not null and _head.vt > _now, 'group_busy'
         , format('event %s of its group is held by %s', _head.id, _head.claimed_by)),
         (_head.id is not null, 'group_waits', format('event %s of its group comes first', _head.id)),
-        (_e.lane >= 60, 'arriving', agent.event_workspace(_e.event)),
+        (_e.lane >= 60, 'arriving', case when _e.lane >= 60 then agent.event_workspace(_e.event) end),
         (not exists (select from agent.list_workers() as w where _e.kind = any(w.kinds) and w.state = 'alive')
         , 'no_worker'
             , format('no running worker handles kind %s', _e.kind) || coalesce('; ' || _rescued, '')),
         (_limited is not null, 'limited', _limited),
+        (_refused is not null, 'refused', _refused),
         (true, 'due', 'visible; a worker claims it next' || coalesce('; ' || _rescued, ''))
     ) as c (holds, reason, detail) where c.holds limit 1;
 end $$;
@@ -208,8 +213,7 @@ begin
         select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
         , (select coalesce(sum(s.count), 0)::int8
             from unnest((b.state).starts, (b.state).counts) as s (at, count)
-            where s.at > _now - _limit.period)
-        , (b.state).blocked_at
+            where s.at > _now - _limit.period), (b.state).blocked_at
         from busiest as b cross join lateral agent.limit_room(_limit, b.state, _now, null) as r;
     end loop;
 end $$;
@@ -223,8 +227,7 @@ set plan_cache_mode = force_custom_plan set enable_bitmapscan = off as $$ begin
     return query
     select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), j.error, j.finished_at
     from (
-        select t.name, t.scheduled_at, t.fired
-        , agent.bounded_key('cron:' || t.name || ':'
+        select t.name, t.scheduled_at, t.fired, agent.bounded_key('cron:' || t.name || ':'
             || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
         from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)) as given
     cross join lateral (

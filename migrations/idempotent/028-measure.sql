@@ -112,8 +112,7 @@ language plpgsql set enable_seqscan = off as $$
 declare _now timestamptz := agent.clock(); _holder jsonb; _named text[] := agent.named_kinds();
 begin
     select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application
-        , 'state', h.state, 'anchor', h.anchor
-        , 'since', coalesce(extract(epoch from h.since)
+        , 'state', h.state, 'anchor', h.anchor, 'since', coalesce(extract(epoch from h.since)
             , case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
             , extract(epoch from _now)))
     into _holder from agent.vacuum_holder() as h;
@@ -285,7 +284,7 @@ language sql stable security definer as $$ select c.app_id, c.ours
 create or replace function agent.first_calls()
 returns table (role text, call text, code text, message text, object text)
 language plpgsql security definer set lock_timeout = '1s' as $$
-declare _given record; _oid oid; _schema text; _table text; _constraint text; _context text;
+declare _given record; _oid oid;
 begin
     for _given in
         select * from (values
@@ -301,29 +300,16 @@ begin
     loop
         role := _given.role;
         call := 'agent.' || _given.function;
-        code := null; message := null; object := null;
-        begin
-            select p.oid into _oid from pg_proc as p
-            where p.pronamespace = 'agent'::regnamespace and p.proname = _given.function limit 1;
-            if not has_schema_privilege(role, 'agent', 'usage') then
-                raise insufficient_privilege using message = 'permission denied for schema agent';
-            elsif not has_function_privilege(role, _oid, 'execute') then
-                raise insufficient_privilege
-                    using message = 'permission denied for function ' || _given.function;
-            end if;
-            execute _given.statement;
-            raise sqlstate 'SL002';
-        exception
-            when sqlstate 'SL002' then
-                null;
-            when others or assert_failure then
-                get stacked diagnostics code = returned_sqlstate, message = message_text
-                , _schema = schema_name, _table = table_name, _constraint = constraint_name
-                , _context = pg_exception_context;
-                object := coalesce(nullif(concat_ws('.', nullif(_schema, ''), nullif(_table, '')
-                        , nullif(_constraint, '')), '')
-                    , substring(_context from 'PL/pgSQL[^(]* ([^ (]+)[(]'));
-        end;
+        code := null; object := null;
+        select p.oid into _oid from pg_proc as p
+        where p.pronamespace = 'agent'::regnamespace and p.proname = _given.function limit 1;
+        if not has_schema_privilege(role, 'agent', 'usage') then
+            code := '42501'; message := 'permission denied for schema agent';
+        elsif not has_function_privilege(role, _oid, 'execute') then
+            code := '42501'; message := 'permission denied for function ' || _given.function;
+        else
+            select t.* into code, message, object from agent.try_out(_given.statement) as t;
+        end if;
         return next;
     end loop;
 end $$;

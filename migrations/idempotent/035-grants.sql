@@ -123,7 +123,7 @@ do $$
 declare
     _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch'
         ' takes_events note_dropped announce_sockets';
-    _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
+    _working text := 'claim_event note_timeline claim_events claim_apart peek_lanes share_kind'
         ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown open_session'
         ' watch_sessions sweep_events delete_expired_events children answer_event'
         ' answer_requests order_kinds introduce_worker declare_attempts due_cron next_cron fire_cron'
@@ -134,7 +134,7 @@ declare
         ' cancel_job live_messages replace_message drop_history await_installation other_reporter'
         ' erase_uninstalled count_usage read_usage thread_events set_rule read_rules drop_rule store_said'
         ' rate_turn remind_feedback dead_share said_since_turn stop_turns'
-        ' waiting_messages joined_turn';
+        ' settle complete_events waiting_messages joined_turn';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
     _enqueuing text := _producing

@@ -26,7 +26,7 @@ KNOWN = {
     "idle-heads": 19,
     "future-starts": 45,
     "late-rescues": 106,
-    "refused-settles": 20,
+    "refused-settles": 29,
     "blind-idlers": 1,
     "repeated-questions": 1,
     "changed-answers": 145,

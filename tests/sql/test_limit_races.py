@@ -94,7 +94,7 @@ async def test_a_foreign_lock_on_a_lapsed_run_keeps_no_slot(queue: Connection, c
 # The following tests check that no function escapes for want of a test.
 MOVES = re.compile(r"update agent\.event\b(?: as e)?\s+set\b((?:(?!\breturning\b|;).)*)", re.DOTALL)
 MOVED = re.compile(r"\b(vt|lane|claimed_by|head) = (?!false)")
-CLAIMS = {"claim_event", "claim_events"}
+CLAIMS = {"mark_claimed", "claim_events"}
 """They record the keys that they look at, in ``agent.hold_key``."""
 MEMBERS = {"fence_groups"}
 """Its events are members, or become members: no claim looks at them before they become heads."""

@@ -44,6 +44,8 @@ TOKENS = (
     """select agent.begin_refresh(false, i.owner_id, '', i.version, '0') from agent.installation as i
     where i.owner_id <> 'good'""",
 )
+NOW = "set constraints all immediate"
+JOINS = "insert into agent.event (event_ts, kind, event, group_key)"
 SWEEP = "select agent.sweep_events()"
 BOTH = "from unnest(array['bad', 'good']) as kind"
 GONE = "select array_agg('good'::text) from agent.{} having array_agg({}) = array['bad']"
@@ -123,6 +125,14 @@ ITEMS: dict[str, tuple[Sequence[str], str, str, str]] = {
         f"sweep: {deed}": ((before, ON.format(deed)), SWEEP, good, named)
         for deed, (before, good, named) in SWEPT.items()
     },
+    "newcomers": (
+        (
+            *("select agent.enqueue('bad', _group_key => 'g')", NOW, "set constraints all deferred"),
+            ON.format("update on agent.event"),
+        ),
+        f"{JOINS} values ('2020-01-01', 'good', '{{}}', 'g'); {NOW}",
+        *(f"{LIVE} where kind = 'good'", "group of event "),
+    ),
     "tokens": (
         TOKENS,
         "select",

@@ -21,7 +21,7 @@ from tests.system.test_cli import Command
 Examine = Callable[..., Awaitable[list[Finding]]]
 CHECKED = {
     *("schema", "roles", "timeline", "notifications", "clock", "dead rows", "indexes", "vacuum", "workers"),
-    *("first calls", "queue", "schedules", "history", "foreign locks", "certificate"),
+    *("first calls", "queue", "refused claims", "schedules", "history", "foreign locks", "certificate"),
     *(check.name for check in CHECKS if check.quick),
 }
 
@@ -84,6 +84,7 @@ async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_i
         "foreign locks",
         "workers",
         "versions",
+        "refused claims",
         "schedules",
         "socket mode",
         *quick,

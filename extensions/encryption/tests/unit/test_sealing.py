@@ -368,8 +368,12 @@ async def test_a_childs_result_does_not_open_as_that_of_another(held: Held) -> N
         await held.settle(each, 1, "complete", {"of": each.id})
     assert [child.result == {"of": child.id} for child in await held.jobs.children(parent)] == [True, True]
     await held.swap("event_hist", "result")
-    with pytest.raises(DamagedError):
-        await held.jobs.children(parent)
+    swapped = await held.jobs.children(parent)
+    assert [child.status for child in swapped] == ["completed", "completed"]
+    for child in swapped:
+        assert child.payload == {"team_id": "T1"}
+        with pytest.raises(DamagedError):
+            _ = child.result
 
 
 @pytest.mark.parametrize("column", ["result", "arguments"])

@@ -15,7 +15,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_service.watch import Watch
-from surelane_worker.claiming.claimer import Claimer, Cursors, Side, Wakeup
+from surelane_worker.claiming.claimer import Claimer, Cursors, PassedOver, Side, Wakeup
 from surelane_worker.claiming.position import Poller, Position
 from surelane_worker.duties import CrowdSplitter, Duty, Retention, Scheduler, Sweeper, Uninstalls, Vacuum
 from surelane_worker.handling.answers import AnswerSender
@@ -165,7 +165,7 @@ class Assembly:
         )
 
     def _claim_events(self) -> None:
-        self._cursors = Cursors()  # claims of both sides move the same ones
+        self._cursors, refusals = Cursors(), PassedOver()  # both sides share them
         self._splitter = CrowdSplitter(engine=self._sweeps, lease=self.settings.lease)
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
         self.claimers = [
@@ -174,6 +174,8 @@ class Assembly:
                 listener=self._listener,
                 side=side,
                 cursors=self._cursors,
+                refusals=refusals,
+                unlimited=self._introduction.unlimited,
                 on_claimed=self.position.claimed,
                 on_crowd=self._splitter.claimed,
                 observer=self.observer,

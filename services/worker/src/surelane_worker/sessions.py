@@ -9,13 +9,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from surelane import __version__
 from surelane.calls import Connection
-from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict, described
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, described, waits
 from surelane_service.common.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
@@ -67,6 +67,8 @@ class Introduction:
     """Of its kinds that are not in ``attempts``."""
     attempts: Mapping[str, int]
     limits: Mapping[str, Mapping[str, Any]]
+    unlimited: set[str] = field(default_factory=set)
+    """The kinds whose limit the database refuses: none of them is claimed."""
 
     async def bound(self, engine: Engine) -> None:
         """Record what bounds its claims: before, it would claim more than a limit lets run."""
@@ -84,13 +86,35 @@ class Introduction:
 
     async def _limit(self, engine: Engine) -> None:
         try:
-            changed = await engine.declare_limits(self.name, self.kinds, self.limits)
-        except Conflict as error:
+            changed = await self._limit_each(engine)
+        except DatabaseRefused as error:
+            if not waits(error):
+                raise
             limited = list(self.limits)
             log.warning("nothing is claimed while a limit is locked by another transaction", kinds=limited)
             raise DatabaseUnavailable("another transaction has a limit of these handlers locked") from error
         if changed:
             log.info("limits changed", kinds=changed)
+
+    async def _limit_each(self, engine: Engine) -> list[str]:
+        """Record the limits, each alone if one is refused. Return the kinds whose limit changed."""
+        changed, refused = list[str](), set[str]()
+        try:
+            changed = await engine.declare_limits(self.name, self.kinds, self.limits)
+        except DatabaseRefused as all_refused:
+            if waits(all_refused):
+                raise
+            for kind in self.kinds:
+                try:
+                    changed += await engine.declare_limits(self.name, [kind], self.limits)
+                except DatabaseRefused as error:
+                    if waits(error):
+                        raise
+                    refused.add(kind)
+                    log.error("a limit is refused, so its kind is not claimed", kind=kind, **described(error))  # noqa: TRY400 - its traceback says no more
+        self.unlimited.clear()
+        self.unlimited.update(refused)
+        return changed
 
 
 @dataclass(eq=False)

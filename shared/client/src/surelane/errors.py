@@ -104,9 +104,14 @@ def refuses_call(error: BaseException) -> bool:
 
     Another transaction's lock refuses no call, and neither does a constraint that is none of ours.
     """
-    if isinstance(error, Conflict) and error.sqlstate != UNIQUE:
+    if waits(error):
         return False
     return isinstance(error, InvalidInput) or (isinstance(error, DatabaseRefused) and error.report.meant)
+
+
+def waits(error: BaseException) -> bool:
+    """Return whether another transaction is in the way of a call: it may succeed a moment later."""
+    return isinstance(error, Conflict) and error.sqlstate != UNIQUE
 
 
 def described(error: BaseException) -> dict[str, str]:

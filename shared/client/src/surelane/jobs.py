@@ -64,17 +64,33 @@ class Continuation(Job):
 
 
 @dataclass(frozen=True, slots=True)
+class Unopened:
+    """Stands for a value of a child that cannot be opened."""
+
+    why: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class Child:
-    """A child of a continuation. ``status`` is its outcome once it has ended."""
+    """A child of a continuation. ``status`` is its outcome once it has ended.
+
+    To read a ``payload`` or a ``result`` that cannot be opened raises why.
+    """
 
     id: int
     kind: str
     item_key: str | None
-    payload: Any
+    payload: Any = field(repr=False)
     status: str
-    result: Any
+    result: Any = field(repr=False)
     reason: str | None
     error: str | None
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any field
+        value = object.__getattribute__(self, name)
+        if isinstance(value, Unopened):
+            raise value.why
+        return value
 
 
 def job_text(job: Job) -> str:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from surelane.codec import PLAIN, RESULT, Codec, Location, at_signal
-from surelane.drivers import AsyncDatabase, Row, async_driver
-from surelane.errors import InvalidInput
+from surelane.codec import PLAIN, RESULT, Codec, Location, SealedError, at_signal
+from surelane.drivers import AsyncDatabase, async_driver
+from surelane.errors import EncryptionFailed, InvalidInput
 from surelane.events import Inserted
-from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
+from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, Unopened, job_text, jobs_text
 from surelane.json_text import json_text, read_json
 
 OnStored = Callable[[Sequence[str]], None]
@@ -196,20 +196,24 @@ class Queue:
         return identity
 
     async def children(self, continuation: int) -> list[Child]:
-        """Return the children of a continuation, in the order in which they were started."""
-        rows = await self._database.fetch(_CHILDREN, continuation)
-        return [
-            await self._child(Child(*row.values())) for row in rows
-        ]  # the columns in the order of its fields
+        """Return the children of a continuation, in the order in which they were started.
 
-    async def _child(self, stored: Child) -> Child:
-        payload, result = stored.payload, stored.result
-        if self._codec is not PLAIN:
-            payload = await self._codec.open(payload)
-            result = result and await self._codec.open(result, Location(stored.id, RESULT))
-        return replace(
-            stored, payload=read_json(payload), result=None if result is None else read_json(result)
-        )
+        A payload or a result that cannot be opened raises why only as it is read.
+        """
+        rows = await self._database.fetch(_CHILDREN, continuation)
+        # The columns stand in the order of its fields.
+        return [await self._opened_child(Child(*row.values())) for row in rows]
+
+    async def _opened_child(self, stored: Child) -> Child:
+        payload = await self._opened(stored.payload)
+        result = stored.result and await self._opened(stored.result, Location(stored.id, RESULT))
+        return replace(stored, payload=payload, result=result)
+
+    async def _opened(self, text: str, at: Location | None = None) -> Any:  # noqa: ANN401 - any JSON value
+        try:
+            return read_json(text if self._codec is PLAIN else await self._codec.open(text, at))
+        except (SealedError, EncryptionFailed) as error:
+            return Unopened(error)
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
@@ -248,9 +252,3 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
 
 def _not_json(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _child(row: Row) -> Child:
-    child = Child(*row.values())  # the columns stand in the order of its fields
-    result = None if child.result is None else read_json(child.result)
-    return replace(child, payload=read_json(child.payload), result=result)

@@ -39,7 +39,13 @@ _CLAIM = f"""
 select id, kind, {_READABLE.format("event_ts")}, attempts, claim, case ordinality when 1 then vt end, event
     , case when prior_vt is not null then {_READABLE.format("prior_vt")} end, item_key, group_key
     , max_attempts, {_READABLE.format("enqueued_at")}, errors, traceparent, lane, notes
-from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8) with ordinality"""  # noqa: S608 - constants
+from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8, $9) with ordinality"""  # noqa: S608 - constants
+_CLAIM_APART = f"""
+select (c.claimed).id, (c.claimed).kind, {_READABLE.format("(c.claimed).event_ts")}, (c.claimed).attempts
+    , array_upper((c.claimed).claimed, 1), (c.claimed).vt, (c.claimed).event, null::timestamptz, (c.claimed).item_key
+    , (c.claimed).group_key, c.most, {_READABLE.format("(c.claimed).enqueued_at")}, (c.claimed).errors
+    , (c.claimed).traceparent, null::int4, (c.claimed).notes, c.refused, c.code, c.object
+from agent.claim_apart($1, $2, $3, $4, $5, agent.clock(), $6) as c"""  # noqa: S608 - constants
 _FOLLOWERS = """
 select id, kind, event_ts, attempts, claim, vt, event, null::timestamptz, item_key, group_key
     , max_attempts, enqueued_at, errors, traceparent, null::int4, notes
@@ -92,6 +98,21 @@ class Peek:
     drained: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedClaim:
+    """An event whose row refuses to be claimed: a trigger or a constraint that others added does, or it is damaged.
+
+    Attributes:
+        event: its id.
+        sqlstate: PostgreSQL's code of the reason.
+        about: the constraint, the table, or the function that raised it, where the server named one.
+    """
+
+    event: int
+    sqlstate: str
+    about: str | None
+
+
 class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
     """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
 
@@ -111,6 +132,7 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
         cursors: Sequence[datetime | None] | None = None,
         member_kinds: Sequence[str] | None = None,
         most_bytes: int | None = None,
+        passed: Sequence[int] = (),
     ) -> list[Event]:
         """Claim up to ``limit`` visible events of ``kinds``, groups whole: the last group may exceed the limit.
 
@@ -119,13 +141,33 @@ class Engine(Durable, Schedules, Sweeping, Measured, Fleet):
             cursors: where to start scanning each lane and kind (``lane * len(kinds) + position``).
             member_kinds: the kinds that a group's head may bring along; ``kinds`` where ``None``.
             most_bytes: the claim stops before the event whose text would exceed this, but never before the first.
+            passed: the ids of events that it passes over.
+
+        Raises:
+            DatabaseRefused: one row may refuse to be claimed. :meth:`claim_apart` finds out.
         """
-        bounds = max_attempts, invisible_for, worker, cursors, member_kinds, most_bytes
+        bounds = max_attempts, invisible_for, worker, cursors, member_kinds, most_bytes, passed
         rows = await self.calls.fetch(_CLAIM, kinds, limit, *bounds)
         events = [Event(*row) for row in rows]
         for event in events:
             event.vt = events[0].vt
         return events
+
+    async def claim_apart(
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        max_attempts: int | None,
+        invisible_for: timedelta,
+        passed: Sequence[int],
+    ) -> tuple[list[Event], list[RefusedClaim]]:
+        """Claim heads one after another, also where a row refuses its claim. Return the events, and those rows."""
+        given = kinds, limit, max_attempts, invisible_for, worker, passed
+        rows = [tuple(row) for row in await self.calls.fetch(_CLAIM_APART, *given)]
+        refusals = [RefusedClaim(*row[-3:]) for row in rows if row[-3] is not None]
+        return [Event(*row[:-3]) for row in rows if row[-3] is None], refusals
 
     async def peek_events(
         self,

@@ -17,6 +17,7 @@ from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look, objects
 from surelane_operator.doctor.queue import (
     backlog,
+    refused_claims,
     retention,
     schedules,
     sockets,
@@ -73,6 +74,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
         | {"dead rows": partial(server.dead_rows, connection), "indexes": partial(server.indexes, connection)}
         | {"vacuum": partial(vacuum, reads), "workers": partial(workers, reads)}
         | {"versions": partial(versions, reads), "queue": partial(backlog, reads)}
+        | {"refused claims": partial(refused_claims, reads)}
         | {"schedules": partial(schedules, connection), "socket mode": partial(sockets, reads)}
         | {check.name: partial(look, connection, check, QUICK) for check in CHECKS if check.quick}
         | {"history": partial(retention, connection)}

@@ -21,6 +21,8 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 LATE = timedelta(seconds=75)
 """A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
+MOST_WAITING = 20
+"""Events whose claim is tried, of those that have waited the longest."""
 _GONE = {
     "drained": "an operator drained these workers; they claim nothing until they are resumed",
     "died": "these workers crashed; other workers have their events",
@@ -176,6 +178,22 @@ async def backlog(reads: Reads) -> Sequence[Finding]:
         advice = f"when it is time: surelane kinds resume {paused[0]}"
         findings.append(Finding("queue", Level.WARNING, found, advice))
     return findings
+
+
+async def refused_claims(reads: Reads) -> Sequence[Finding]:
+    """Find events whose rows refuse to be claimed, among those that have waited the longest."""
+    waiting = await reads.longest_waiting(MOST_WAITING)
+    advice = "drop what refuses it, or let it pass the row; if the row is damaged, restore it"
+    findings = [
+        Finding(
+            "claims", Level.PROBLEM, f"event {each['id']} refuses to be claimed: {each['detail']}", advice
+        )
+        for each in waiting
+        if each["reason"] == "refused"
+    ]
+    return findings or [
+        ok("refused claims", f"of {len(waiting)} events that have waited the longest, none refuses")
+    ]
 
 
 async def sockets(reads: Reads) -> Sequence[Finding]:

@@ -30,6 +30,8 @@ SENTENCES = {
     "group_waits": "It waits behind another event of its thread: {detail}.",
     "no_worker": "No worker takes it: {detail}. Start a worker that handles the kind.",
     "limited": "It waits for its kind's limit: {detail}.",
+    "refused": "Its row refuses to be claimed: {detail}. A worker tries again each minute: see what was added to"
+    " agent.event, or whether the row is damaged.",
     "arriving": "It is held: workspace {detail} moves here. Finish the move, or move it back.",
     "due": "Nothing holds it back: it is {detail}.",
 }

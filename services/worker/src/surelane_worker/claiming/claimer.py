@@ -12,16 +12,18 @@ each of them prevents, are in ``docs/adr``:
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import zip_longest
 
+from surelane.calls import Connection
 from surelane.codec import Codec
+from surelane.errors import DatabaseRefused, waits
 from surelane.events import Event
-from surelane_service.engine import LANES, Engine, Peek
+from surelane_service.engine import LANES, Engine, Peek, RefusedClaim
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
@@ -33,6 +35,12 @@ from surelane_worker.worker_settings import WorkerSettings
 
 UNBROKEN_PAUSE = 1.0
 """Seconds of a pause that no wake-up ends."""
+PASSED_FOR = 60.0
+"""Seconds for which claims pass over an event whose row refused its claim."""
+MOST_APART = 50
+"""Events that one claim takes one after another. The server keeps 64 subtransactions at hand."""
+IN_VAIN = 10
+"""Refusals after which the database ends such a claim: all may refuse, and the claim has failed."""
 MARGIN = timedelta(seconds=1)
 """How far a cursor stays behind the newest event that was claimed."""
 log = get_logger("surelane_worker.claiming.claimer")
@@ -102,6 +110,29 @@ class Cursors:
         """Drop every cursor: the next claims scan in full."""
         self._cursors.clear()
         self.corrections += 1
+
+
+class PassedOver:
+    """The events whose rows refuse to be claimed. Claims pass over each for a minute."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+
+    def passed(self) -> list[int]:
+        """Return the ids to pass over now."""
+        now = time.monotonic()
+        while self._until and (first := next(iter(self._until.items())))[1] <= now:
+            del self._until[first[0]]
+        return list(self._until)
+
+    def note(self, refusals: Iterable[RefusedClaim]) -> None:
+        """Pass over these, and log each reason with its events."""
+        of_reason: dict[tuple[str, str | None], list[int]] = {}
+        for each in refusals:
+            of_reason.setdefault((each.sqlstate, each.about), []).append(each.event)
+            self._until[each.event] = time.monotonic() + PASSED_FOR
+        for (sqlstate, about), events in of_reason.items():
+            log.error("these events refuse to be claimed", events=events, sqlstate=sqlstate, object=about)
 
 
 class Wakeup:
@@ -201,6 +232,9 @@ class Claimer:
     listener: Listener
     side: Side
     cursors: Cursors
+    refusals: PassedOver
+    unlimited: Collection[str]
+    """The kinds whose limit the database refuses: none of them is claimed."""
     on_claimed: Callable[[Side, Sequence[Event], int], None]
     """Gets the events that a claim found, and how many it asked for."""
     on_crowd: Callable[[Sequence[Event]], None]
@@ -298,17 +332,27 @@ class Claimer:
 
     async def _claim_events(self, kinds: list[str], limit: int) -> list[Event]:
         async with self.listener.bounded() as connection:
-            corrections = self.cursors.corrections
-            events = await Engine(connection).claim_events(
-                kinds,
-                limit,
-                worker=self.settings.name,
-                max_attempts=self.settings.max_attempts,
-                invisible_for=self.settings.lease,
-                cursors=self.cursors.starts(kinds),
-                member_kinds=self.side.slots.kinds,
-                most_bytes=self.side.slots.bytes_left,
-            )
+            corrections, members = self.cursors.corrections, self.side.slots.kinds
+            if self.unlimited:  # known once there is a connection
+                kinds, members = self._limited(kinds), self._limited(members)
+            try:
+                events = await Engine(connection).claim_events(
+                    kinds,
+                    limit,
+                    worker=self.settings.name,
+                    max_attempts=self.settings.max_attempts,
+                    invisible_for=self.settings.lease,
+                    cursors=self.cursors.starts(kinds),
+                    member_kinds=members,
+                    most_bytes=self.side.slots.bytes_left,
+                    passed=self.refusals.passed(),
+                )
+            except DatabaseRefused as error:
+                if waits(error):
+                    raise
+                events, refusals = await self._claim_apart(connection, kinds, limit)
+                if not events and not 0 < len(refusals) < IN_VAIN:
+                    raise
         self.cursors.advance(events, corrections)
         for event in events:
             if event.notes is not None:
@@ -318,6 +362,24 @@ class Claimer:
             async with asyncio.timeout(2.0):  # where data keys are looked up first
                 await self.codec.open_events(events)
         return events
+
+    def _limited(self, kinds: list[str]) -> list[str]:
+        return [kind for kind in kinds if kind not in self.unlimited]
+
+    async def _claim_apart(
+        self, connection: Connection, kinds: list[str], limit: int
+    ) -> tuple[list[Event], list[RefusedClaim]]:
+        """Claim where one row may have refused a claim of many: the others are claimed, and it is passed over."""
+        events, refusals = await Engine(connection).claim_apart(
+            kinds,
+            min(limit, MOST_APART),
+            worker=self.settings.name,
+            max_attempts=self.settings.max_attempts,
+            invisible_for=self.settings.lease,
+            passed=self.refusals.passed(),
+        )
+        self.refusals.note(refusals)
+        return events, refusals
 
     async def _pause(self) -> None:
         """Wait after a failure, each time twice as long. A wake-up ends only the part beyond the first second.
