@@ -33,6 +33,7 @@ KNOWN = {
     "unclear-answers": 1,
     "left-beside": 61,
     "old-losses": 57,
+    "moved-without-steps": 30,
     "second-ids": 10,
     "children-counted-twice": 28,
     "hasty-deadlines": 32,
