@@ -347,8 +347,9 @@ begin
     where id = any(_members);
     if exists (select from agent.event where id = any(_members) and cancelled_by is not null) then
         -- As heads they would hold up their group until a sweep.
-        perform agent.archive_possible(array(select id from agent.event
-                where id = any(_members) and cancelled_by is not null), 'cancelled', 'cancelled while running');
+        perform agent.archive_possible(array(
+                select id from agent.event where id = any(_members) and cancelled_by is not null)
+            , 'cancelled', 'cancelled while running');
     end if;
     _left := array(select distinct group_key from agent.event
         where group_key = any(_group_keys) and not head and claimed_by is not null);
