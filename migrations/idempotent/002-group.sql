@@ -351,6 +351,12 @@ begin
     -- An event that was asked to be cancelled keeps its attempt, by which the sweep finds it.
     , attempts = case when cancelled_by is null then greatest(attempts - 1, 0) else attempts end
     where id = any(_members);
+    if exists (select from agent.event where id = any(_members) and cancelled_by is not null) then
+        -- As heads they would hold up their group until a sweep.
+        perform agent.archive_possible(array(
+                select id from agent.event where id = any(_members) and cancelled_by is not null)
+            , 'cancelled', 'cancelled while running');
+    end if;
     _left := array(select distinct group_key from agent.event
         where group_key = any(_group_keys) and not head and claimed_by is not null);
     select array_agg(e.group_key), array_agg(first.id) into _held_back, _first

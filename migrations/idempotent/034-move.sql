@@ -67,7 +67,9 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$ begin
         returning *
     ), came as (
         delete from event as c where claimed = '{}' and kind ~ '^(slack[.]|trigger-fire$)'
-        and (lane >= 60 or exists (select from agent.event as e where e.claimed <> '{}'
+        -- A message that an edit replaced is known there: what replaced it, without a key, is not.
+        and (lane >= 60 and (dedupe_key is not null or agent.message_key(event) is null)
+            or exists (select from agent.event as e where e.claimed <> '{}'
                 and (e.item_key = c.item_key or e.dedupe_key = c.dedupe_key))) returning *)
     select * from came union all select * from here;
     -- History's triggers would start again what these events started when they ended.

@@ -51,7 +51,7 @@ class Database(database.Database):
 
     async def take_over(self) -> None:
         """Go back to the copied rows. Sequences are a little ahead of them, as those of a standby are."""
-        await self.end_transactions()
+        await self.restarted()
         ahead = "".join(
             f"select setval('{each}', {last + 32});"
             for each, last in zip(self.sequences, self._ids, strict=True)

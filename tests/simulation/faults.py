@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from surelane_dev.testing.fleets.database import Refusal
-from tests.simulation.moves import move
+from tests.simulation.moves import hold, move
 from tests.simulation.plan import GROUPS, Fault, thread_key
+from tests.simulation.witness import BrokenError
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -21,6 +22,8 @@ FENCED = 320.0
 """Seconds after which a host has stopped what others have taken over, although no heartbeat told it."""
 HUSH = 45.0
 """Seconds for which nothing else breaks where no host is told of a fault."""
+CALM, SHORT, BLINK = 15.0, 2.0, 9.8
+"""Seconds without another fault, then for which a worker has lost its session, then from a restart on: its grace."""
 LAG = 3.1
 """Seconds of commits that a standby that takes over has lost at most."""
 LOCKS = (
@@ -83,6 +86,8 @@ ALONE = """
 select group_key from agent.event where group_key is not null
 group by group_key having count(*) = 1 and bool_and(retrying and vt > agent.clock() + interval '3 seconds')
 """
+DEAD = "select from agent.worker where name = $1 and died_at is not null"
+OPEN = "select from agent.worker where name = $1 and died_at is null and session = any(agent.open_sessions())"
 RUNNING_ON = "select id from agent.event where claimed_by = $1 and vt > agent.clock() for update skip locked"
 
 
@@ -156,6 +161,33 @@ async def restart(fleet: "Fleet", fault: Fault) -> None:
     fleet.log(f"the database is away for {seconds:.1f} s")
     fleet.all_ill(seconds + ILL)
     await _away(fleet, seconds)
+
+
+async def blink(fleet: "Fleet", fault: Fault) -> None:
+    """Restart the database soon after a worker stands still and lost its session: from then on it has a new grace.
+
+    The others must not take it for dead before. All is calm until the restart.
+    """
+    fleet.hushed = fleet.loop.now + CALM + SHORT + BLINK
+    for _ in range(3 - len(fleet.members)):
+        fleet.start_worker(fault.version)
+    await asyncio.sleep(CALM)
+    name, restarts = fleet.pick(fault), fleet.database.restarts + 1
+    host = fleet.members[name].host
+    if fleet.database.down or host.frozen or not await fleet.database.see(OPEN, name):
+        return
+    fleet.log(f"{name} stands still while the database restarts")
+    fleet.all_ill(SHORT + BLINK + ILL)
+    host.frozen = True
+    for wire in host.wires:
+        wire.end()
+    await asyncio.sleep(SHORT)
+    await _away(fleet, 0.1)
+    await asyncio.sleep(BLINK)
+    if fleet.database.restarts == restarts and host.frozen and await fleet.database.see(DEAD, name):
+        raise BrokenError("after a restart of the server the grace begins anew", name)
+    host.thaw()
+    fleet.disturb()
 
 
 async def failover(fleet: "Fleet", fault: Fault) -> None:
@@ -303,6 +335,6 @@ BY_NAME: dict[str, Callable[["Fleet", Fault], Awaitable[None]]] = {
     each.__name__: each
     for each in (
         *(kill, vanish, deploy, cut_off, half_open, freeze, restart, failover),
-        *(refuse, jump, leap, lock, stop_locked, pause, move),
+        *(refuse, jump, leap, lock, stop_locked, pause, move, hold, blink),
     )
 }

@@ -75,11 +75,18 @@ watching.LONG = 1.0  # no event is cancelled here, and a look each 0.2 seconds t
 EVENTS = """
 select e.id, e.kind, e.item_key, e.claimed_by, array_upper(e.claimed, 1) as claim, w.died_at is not null as taken
 , extract(epoch from e.heartbeat_at)::float8 as beat, e.claimed_by is not null and e.vt > agent.clock() as held
-, e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused as waits
-, e.head and e.group_key is not null and e.claimed_by is null
-    and agent.outranked(e, agent.claimable_kinds(), agent.clock()) as outranked
+, e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused and e.cancelled_by is null
+    and e.lane < 60 as waits
+, case when not e.head or e.claimed_by is not null then null
+    when e.group_key is not null and agent.outranked(e, agent.claimable_kinds(), agent.clock())
+        then 'the first of a group leads it'
+    when e.cancelled_by is not null and e.vt <= agent.clock() and not k.paused then 'what was cancelled ends'
+    when e.lane >= 60 and agent.event_workspace(e.event) not in (select workspace from agent.arriving)
+        then 'what a hold left is free' end as unswept
 , case when e.attempts > cardinality(e.claimed) then 'it has more attempts than claims'
-    when e.cancelled_by is not null and e.claimed_by is null then 'it is being cancelled, and has no claim'
+    when e.cancelled_by is not null and e.claimed_by is null
+        and (e.attempts = 0 or e.vt > agent.clock() + interval '5 seconds')
+        then 'it is being cancelled, and no sweep finds it'
     when e.waits_for = 0 and e.vt = 'infinity' and e.claimed_by is null and e.continuation_id is null
         and not exists (select from agent.step as s where s.event_id = e.id) then 'it waits for nothing' end as unsound
 from agent.event as e join agent.kind as k using (kind) left join agent.worker as w on w.name = e.claimed_by
@@ -111,6 +118,8 @@ class Fleet(Senders):
         self.witness.versions = lambda: [member.version for member in self.members.values()]
         self.members: dict[str, Member] = {}
         self.vanished: set[str] = set()
+        self.held: set[str] = set()
+        """The workspaces that a move holds."""
         self.disturbed = 0.0
         """When the last disturbance ends."""
         self.hushed = 0.0
@@ -120,8 +129,8 @@ class Fleet(Senders):
         self._names = 0
         self._lonely: dict[tuple[int, int], float] = {}
         """Since when each claim has no hand."""
-        self._outranked: dict[int, float] = {}
-        """Since when another should lead the group of each head."""
+        self._unswept: dict[tuple[int, str], float] = {}
+        """Since when each event breaks a promise that sweeps see to."""
         self._idle: dict[int, float] = {}
         """Since when each event waits."""
         self._limited_until = 0.0
@@ -255,10 +264,11 @@ class Fleet(Senders):
         rows = await self.database.see(EVENTS)
         if unsound := [f"{row['item_key']}: {row['unsound']}" for row in rows if row["unsound"]]:
             raise BrokenError("every event is in a state that it leaves", f"{unsound}")
-        self._outranked = {row["id"]: self._outranked.get(row["id"], now) for row in rows if row["outranked"]}
-        for head, since in self._outranked.items():
+        unswept = [(row["id"], row["unswept"]) for row in rows if row["unswept"]]
+        self._unswept = {each: self._unswept.get(each, now) for each in unswept}
+        for (head, promise), since in self._unswept.items():
             if now > max(since, self.disturbed) + SWEPT:
-                raise BrokenError("the first of a group leads it", f"{head}")
+                raise BrokenError(promise, f"{head}")
         lonely = self._hands(now, [row for row in rows if row["held"]])
         self._waits(now, {row["id"]: row["kind"] for row in rows if row["waits"]}, lonely)
         return not rows

@@ -5,6 +5,8 @@ database. It promises what holds without it: nothing is lost or done twice, and 
 """
 
 import asyncio
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
@@ -14,12 +16,14 @@ from surelane_dev.accounts import OWNER
 from surelane_dev.testing.fleets.wire import Host, Wire
 from surelane_shards.moving import _Move
 from tests.simulation.plan import Fault
+from tests.simulation.witness import BrokenError
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
 
 TRIES, PATIENCE = 6, 30.0
 """How often the operator begins, and for how many seconds it waits for what runs before it begins again later."""
+CLAIMED = "select from agent.event where claimed_by is not null and agent.event_workspace(event) = $1"
 
 
 class _Elsewhere:
@@ -44,6 +48,38 @@ async def move(fleet: "Fleet", fault: Fault) -> None:
             wire.terminate()
             fleet.disturb()
         await asyncio.sleep(10 * fault.size)
+
+
+async def hold(fleet: "Fleet", fault: Fault) -> None:
+    """Hold a workspace for a while as the target of a move does, and free it. Nothing of it begins meanwhile."""
+    if any(each.name == "failover" for each in fleet.plan.faults):
+        return  # a standby that takes over may not know the hold, or its end
+    team = ("T1", "T2")[fault.pick < 0.3]
+    if team in fleet.held:
+        return
+    fleet.held.add(team)
+    for _ in range(int(PATIENCE)):
+        running = await fleet.again(partial(_told, fleet, "select agent.hold_workspace($1)", team))
+        if not running:
+            break
+        await asyncio.sleep(1)
+    fleet.log(f"{team} is held, {running} events run")
+    if not running:
+        if await fleet.database.see(CLAIMED, team):
+            raise BrokenError("a hold waits for what runs", team)
+        fleet.witness.held[team].append((fleet.server_now(), inf))
+    await asyncio.sleep(30 * fault.size)
+    if not running:
+        fleet.witness.held[team][-1] = fleet.witness.held[team][-1][0], fleet.server_now()
+    while await fleet.again(partial(_told, fleet, "select agent.free_workspace($1)", team)):  # noqa: ASYNC110 - rows
+        await asyncio.sleep(0.1)
+    fleet.log(f"{team} is free")
+    fleet.held.discard(team)
+    fleet.disturb()
+
+
+async def _told(fleet: "Fleet", query: str, team: str, _: object) -> int:
+    return int((await fleet.database.see(query, team))[0][0])
 
 
 async def _moved(fleet: "Fleet", wire: Wire, team: str) -> int:

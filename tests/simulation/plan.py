@@ -45,8 +45,8 @@ KINDS = (
 )
 FEATURES = ("hasty", "tick", "plan", "doomed", "chat", "merged", "ranked", "again", "pauses")
 """What programs do besides: see tests/simulation/features.py. Every second seed has some of them."""
-MOVING = 6, 9, 14
-"""Of 16 seeds, those whose workspaces move."""
+BESIDES = {6: ("move",), 9: ("move", "blink"), 14: ("hold", "move"), 15: ("blink", "hold")}
+"""Of 16 seeds, those that have these faults besides."""
 TRIES = 200
 """Runs in which a failing plan is cut down, at most."""
 
@@ -146,10 +146,10 @@ class Plan:
                 faults.append(fault)
         starts = random.choice((0.0, 0.0, 15.0))
         workers = (replace(workers[0], spare=True), *workers[1:])
-        if seed % 16 in MOVING:
-            own = Random(f"moves {seed}")  # the other seeds' plans stay
+        own = Random(f"moves {seed}")  # the other seeds' plans stay
+        for name in BESIDES.get(seed % 16, ()):
             faults += [
-                Fault(at, "move", own.random(), own.random(), Version())
+                Fault(at, name, own.random(), own.random(), Version())
                 for at in sorted(own.uniform(5, TROUBLE) for _ in range(own.randint(1, 3)))
             ]
         plan = cls(seed, frozenset(kinds), starts, workers, tuple(posts), tuple(faults), network)

@@ -14,7 +14,7 @@ from typing import Any
 
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_dev.testing.fleets.wire import Host, Net
-from tests.simulation.mentions import Mentions
+from tests.simulation.mentions import Mentions, key_of
 from tests.simulation.plan import GROUPS, TROUBLE, thread_of
 from tests.simulation.witness import CHOICES, Witness
 
@@ -100,11 +100,6 @@ class Slack:
                 if not await self.net.database.see("select from agent.event where item_key = $1", key):
                     return
                 await self.click(f"click-{nth}-{message['ts']}", click_on(message, nth % len(CHOICES)))
-
-
-def key_of(message: dict[str, Any]) -> str:
-    """Return the key of the event that a message answers."""
-    return str(message["metadata"]["event_payload"]["event_id"])
 
 
 def click_on(message: dict[str, Any], number: int) -> dict[str, Any]:

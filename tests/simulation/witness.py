@@ -86,12 +86,16 @@ class Witness:
         """Whether a standby took over that may not know which messages were being posted."""
         self.locked: set[int] = set()
         """Events that another transaction has locked: claims pass over them."""
+        self.ids: dict[str, int] = {}
+        """The event that ran last under each key."""
         self.backwards: list[float] = []
         """When the server's clock went back."""
         self.excused: dict[str, list[tuple[float, float]]] = defaultdict(list)
         """When, by the server's clock, each kind held up no other kind: it was paused, or had no worker."""
         self.paused: dict[str, list[tuple[float, float]]] = defaultdict(list)
         """When, by the server's clock, each kind was known to be paused."""
+        self.held: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """When, by the server's clock, each workspace was held because it moves, and nothing of it ran."""
         self.cancelled: dict[str, float] = {}
         """From when on each event must not begin, because it was cancelled."""
         self.claims: dict[int, float] = {}
@@ -255,8 +259,12 @@ class Witness:
         self.log(f"{host.name} posts the question of {key}")
         self.asked.add(key)
         self.posted[key] += self.is_well(host.name)
-        if self.posted[key] > 1:
+        if self.posted[key] > 1 and not self.may_repeat(key):
             self.breaks("a question is posted once", key)
+
+    def may_repeat(self, key: str) -> bool:
+        """Return whether another transaction may have kept an event's row from the note of what is posted."""
+        return self.ids.get(key) in self.locked
 
     def _learns(self, host: Host, key: str, choice: str) -> None:
         """Note what a handler is told. Later clicks must not change it for its next attempts."""
@@ -271,6 +279,7 @@ class Witness:
         group, me = event.group_key, (host.name, event.key)
         self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
         self.busy[host.name] += 1
+        self.ids[event.key] = event.id
         self._may_begin(host, event)
         try:
             if group is None:
@@ -294,6 +303,9 @@ class Witness:
             self.breaks("what was cancelled does not begin", event.key)
         if not self.backwards and any(since < claimed < ends for since, ends in self.paused[event.kind]):
             self.breaks("what is paused does not begin", event.key)
+        held = self.held[(event.payload or {}).get("team_id") or ""]
+        if not self.backwards and any(since < claimed < ends for since, ends in held):
+            self.breaks("what is held does not begin", event.key)
 
     def fails(self, event: Event) -> None:
         """Note that an attempt fails, and that its event waits for the next one."""

@@ -64,6 +64,19 @@ async def test_a_long_sweep_stops_in_time_and_claims_get_past_exhausted_events(q
     assert row["id"] == identity
 
 
+async def test_members_that_were_cancelled_end_as_their_worker_is_rescued(queue: Connection) -> None:
+    """As heads they would hold up their thread until a sweep."""
+    ids = [await do.enqueue(queue, "job", group_key="g") for _ in range(4)]
+    await do.claim(queue, "job")
+    await queue.execute("select agent.cancel_jobs($1)", ids[1:3])
+    await queue.execute("select agent.rescue_events('-1 min')")
+    for rest in ids[0], ids[3]:
+        (row,) = await do.claim(queue, "job")
+        assert row["id"] == rest
+        await do.complete(queue, pair(row))
+    assert [(await do.ending(queue, each))[0] for each in ids[1:3]] == ["cancelled"] * 2
+
+
 async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, other: Connection) -> None:
     operations = Changes(queue)
     await queue.execute(

@@ -12,6 +12,10 @@ begin
 end
 $$;
 grant execute on function agent.clock_is to public;
+-- A simulated restart sets it, in milliseconds: the server itself runs on.
+create sequence agent.server_start;
+create function agent.server_since() returns timestamptz language sql security definer
+return pg_catalog.to_timestamp((select last_value / 1000.0 from agent.server_start)::float8);
 
 do $$
 declare
@@ -37,9 +41,11 @@ grant execute on function agent.tell to public;
 do $$
 declare _source text;
 begin
-    for _source in select replace(pg_get_functiondef(oid), 'pg_notify(', 'agent.tell(') from pg_proc
+    for _source in select replace(replace(pg_get_functiondef(oid), 'pg_notify(', 'agent.tell(')
+            , 'pg_postmaster_start_time(', 'agent.server_since(') from pg_proc
         where pronamespace = 'agent'::regnamespace
-        and case when prokind = 'f' then pg_get_functiondef(oid) end like '%pg_notify(%' loop
+        and case when prokind = 'f' then pg_get_functiondef(oid) end
+            ~ '(pg_notify|pg_postmaster_start_time)[(]' loop
         execute _source;
     end loop;
 end $$;

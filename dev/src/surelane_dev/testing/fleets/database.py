@@ -178,11 +178,17 @@ class Database:
             if connection is not None:
                 await connection.close()
 
-    async def end_transactions(self) -> None:
-        """End the transactions that are open, as a restart does."""
+    async def restarted(self) -> None:
+        """End all transactions and sessions, and start anew, as a restart does."""
         for connection in list(self._lent):
             if connection.is_in_transaction():
                 await self.give_back(connection)
+        with self.loop.real():
+            async with self._turn:
+                for connection in self._lent:
+                    await connection.execute("select pg_catalog.pg_advisory_unlock_all()")
+        start = int(1000 * (EPOCH + self.loop.now + self.jump))
+        await self.see("select setval('agent.server_start', $1)", start)
 
     async def see(self, query: str, *arguments: object) -> Any:
         """Return the rows of a query, at once and without faults."""

@@ -62,7 +62,7 @@ class Net:
         """Restart the database, which is away for some seconds. All connections break."""
         self.database.down = True
         self.lose_connections()
-        await self.database.end_transactions()
+        await self.database.restarted()
         await asyncio.sleep(seconds)
         self.database.down = False
 
