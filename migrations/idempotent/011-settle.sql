@@ -182,7 +182,8 @@ begin
         when others then
             if agent.is_outage(sqlstate) then
                 raise;
-            elsif _half = 0 and current_setting('surelane.headless', true) is distinct from 'on' then
+            elsif _half = 0 and _outcome <> 'coalesce'
+                and current_setting('surelane.headless', true) is distinct from 'on' then
                 -- Not the event may refuse, but the next head of its group: sweeps elect that.
                 perform set_config('surelane.headless', 'on', true);
                 _ids := agent.settle_alike(_outcome, _ids, _claims, _arguments, _alone);

@@ -42,7 +42,7 @@ async def bring(queue: Connection, identity: int, state: str) -> None:
     """Let an event be held by a worker, have failed once, or be completed."""
     if state == "waiting":
         return
-    kinds = [row["kind"] for row in await queue.fetch("select kind from agent.event")]
+    kinds = [row["kind"] for row in await queue.fetch("select distinct kind from agent.event")]
     held = [do.pair(row) for row in await do.claim(queue, *kinds) if row["id"] == identity]
     if state == "tried":
         assert await do.fail(queue, *held) == ["done"]
