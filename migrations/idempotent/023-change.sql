@@ -157,20 +157,23 @@ end $$;
 -- under _item_key. _event is the message as it is now, in Slack's envelope, at the edit's time.
 -- So of two edits the later one counts, in either order. A turn is an event that no handler has
 -- begun, or that has a step named _step. Answers as cancel_job does, busy also where a worker holds
--- the event and it may become a turn yet; null: there is no turn.
+-- the event, or soon will and it has no step: it may become a turn yet; null: there is no turn.
 create or replace function agent.replace_message
 ( _event jsonb, _item_key text, _step text, _restart boolean, _by text, _why text) returns text
 language plpgsql security definer set enable_seqscan = off as $$
 declare
     _kind text := agent.event_kind(_event);
     _at timestamptz := (agent.event_time(_event, agent.clock())).event_ts;
-    _id int8; _turn boolean; _held boolean; _new agent.event; _answer text;
+    _id int8; _turn boolean; _soon boolean; _new agent.event; _answer text;
 begin
-    select e.id, e.held
+    select e.id
     , e.claimed = '{}' or exists (select from agent.step as s where s.event_id = e.id and s.name = _step)
-    into _id, _held, _turn
-    from agent.live_messages(_event) as e where e.kind = _kind and e.event_ts < _at order by e.id limit 1;
-    if not _turn then return case when _held then 'busy' end; end if;
+    , e.held or l.vt < agent.clock() + interval '1 minute'
+        and not exists (select from agent.step as s where s.event_id = e.id)
+    into _id, _turn, _soon
+    from agent.live_messages(_event) as e join agent.event as l using (id)
+    where e.kind = _kind and e.event_ts < _at order by e.id limit 1;
+    if not _turn then return case when _soon then 'busy' end; end if;
     _answer := agent.cancel_job(_id, _by, _why);
     if _restart and _answer in ('cancelled', 'running') then
         _new := agent.slack_row(_event, null, _item_key);

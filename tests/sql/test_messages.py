@@ -162,6 +162,24 @@ async def test_what_has_begun_goes_on_and_an_earlier_edit_replaces_nothing(queue
     assert await texts(queue) == [(kept, "hello")]
 
 
+async def test_a_claim_that_began_nothing_hides_no_message_from_its_edit(queue: Connection) -> None:
+    identity, edit = await store_one(queue, reported()), reported(at="1700000009.000100", text="bye")
+    engine = Engine(queue)
+    (event,) = await engine.claim_events(["slack.app_mention"], 1, worker="w")
+    assert await do.fail(queue, (identity, event.claim)) == ["done"]
+    assert await replace(queue, edit) == "busy", "its worker may have died before its turn began"
+    (event,) = await engine.claim_events(["slack.app_mention"], 1, worker="w")
+    assert await do.release(queue, (identity, event.claim)) == ["done"]
+    assert await replace(queue, edit) == "busy", "its worker may never have heard of its claim"
+    await queue.execute("update agent.event set vt = agent.clock() + interval '2 minutes'")
+    assert await replace(queue, edit) is None, "it waits for long"
+    await queue.execute("update agent.event set vt = agent.clock()")
+    (event,) = await engine.claim_events(["slack.app_mention"], 1, worker="w")
+    await engine.store_step(identity, event.claim, "other", 1, None, "[]", "[]", timedelta(0), final=True)
+    assert await do.release(queue, (identity, event.claim)) == ["done"]
+    assert await replace(queue, edit) is None, "another handler than an agent's has begun it"
+
+
 async def test_a_locked_message_is_busy_and_a_deleted_one_ends(queue: Connection, connect: Connect) -> None:
     identity = await store_one(queue, reported())
     async with locked(await connect(), identity):
