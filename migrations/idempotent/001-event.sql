@@ -232,7 +232,7 @@ return case when _lane between 16 and 19 or _lane in (-2, 61) then 0
 
 -- The lane of a new event, or of a member that becomes head. Priority 1 has band 0, unless a
 -- workspace has a backlog there (agent.share_kind); 0, 2 and 3 have bands 1, 2 and 3, and the first
--- event records the band. Events of a limited kind are parked; of a workspace that moves here, held.
+-- event records the band. Events of limited kinds are parked; of a workspace that moves here, held.
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb)
 returns int2
 language plpgsql security definer set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
