@@ -172,7 +172,7 @@ end $$;
 -- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
 -- organization has the app and for the grace after that, and an organization while one of its
 -- workspaces has the app. Passes over the owners _but. Returns the owner, the receipt's number and
--- key, the place ("done" or "left" at the end), and how many events have not ended; or only nulls.
+-- key, the place ("done" or "left" at the end), and how many have not ended; nulls: nothing to do.
 create or replace function agent.erase_uninstalled
 ( _grace interval, _by text, _limit int4 default 500, _but text[] default '{}', out owner text
 , out receipt int8, out key text, out place text, out waiting int4) language plpgsql security definer as $$
