@@ -32,7 +32,6 @@ language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg
     return agent.to_timestamptz(_ts::numeric);
 end $$;
 
--- A timestamptz as Slack's Unix timestamp, exact to the microsecond.
 create or replace function agent.from_timestamptz(_ts timestamptz) returns numeric
 language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$ begin
     if not isfinite(_ts) then

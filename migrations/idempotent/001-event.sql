@@ -28,7 +28,6 @@ create or replace function agent.text_at(_object jsonb, _field text) returns tex
 language sql immutable parallel safe
 return case jsonb_typeof(_object -> _field) when 'string' then nullif(_object ->> _field, '') end;
 
--- The inner event of Slack's envelope; a bare event is its own.
 create or replace function agent.slack_event(_event jsonb) returns jsonb language sql immutable parallel safe
 return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event -> 'event') = 'object'
     then _event -> 'event' else _event end;
@@ -60,7 +59,6 @@ begin
         , 'slack.command.' || ltrim(agent.text_at(_inner, 'command'), '/'), 'event'), 200);
 end $$;
 
--- The kind of an event without the version that its run began under (agent.pass_to_version).
 create or replace function agent.base_kind(_kind text, _notes jsonb) returns text
 language sql immutable parallel safe
 return case when right(_kind, length(_notes ->> 'version') + 1) = '@' || (_notes ->> 'version')
@@ -210,7 +208,6 @@ return (
     , agent.text_at(e -> 'container', 'channel_id'), '')
     from (select agent.slack_event(_event) offset 0) as given (e));
 
--- The user whom an event comes from. Empty where there is none.
 create or replace function agent.event_user(_event jsonb) returns text language sql immutable parallel safe
 return (
     select coalesce(agent.text_at(e, 'user'), agent.text_at(e -> 'user', 'id'), agent.text_at(e, 'user_id')
@@ -235,8 +232,7 @@ return case when _lane between 16 and 19 or _lane in (-2, 61) then 0
 
 -- The lane of a new event, or of a member that becomes head. Priority 1 has band 0, unless a
 -- workspace has a backlog there (agent.share_kind); 0, 2 and 3 have bands 1, 2 and 3, and the first
--- event records the band. Events of a limited kind are parked, and those of a workspace that moves
--- here are held.
+-- event records the band. Events of limited kinds are parked; of a workspace that moves here, held.
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb)
 returns int2
 language plpgsql security definer set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$

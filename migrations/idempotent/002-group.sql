@@ -53,7 +53,6 @@ create or replace function agent.live_kinds() returns table (lane int2, kind tex
         from found as f where f.kind is not null)
     select f.lane, f.kind from found as f where f.kind is not null $$;
 
--- The live events of a group, by its three indexes.
 create or replace function agent.live_in_group(_group_key text) returns setof agent.event
 language sql stable as $$
     select * from agent.event where group_key = _group_key and head
@@ -77,8 +76,7 @@ language plpgsql security definer set enable_seqscan = off as $$ begin
 end $$;
 
 -- Whether a member should lead instead of an idle head, in the order of promote. It depends on the
--- group's rows, the claimable kinds and the time alone: where one changes, the head is elected
--- anew.
+-- group's rows, the claimable kinds and the time alone: a change of these elects anew.
 create or replace function agent.outranked(_head agent.event, _kinds text[], _now timestamptz) returns boolean
 language plpgsql security definer
 set plan_cache_mode = force_generic_plan set enable_bitmapscan = off set enable_sort = off as $$

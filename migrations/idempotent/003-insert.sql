@@ -114,7 +114,6 @@ begin
     end if;
 end $$;
 
--- The natural key of an event from outside: the given key, else the event's own.
 create or replace function agent.stored_item_key(_given text, _event jsonb) returns text
 language sql immutable parallel safe
 return agent.outside_key(coalesce(agent.bounded_key(_given), agent.event_item_key(_event)));
@@ -128,7 +127,6 @@ return (
             = jsonb_path_query_array(agent.slack_event(_one), '$.files[*].id'))
     from agent.slack_event(_other) as said);
 
--- The row of a Slack envelope or a bare event.
 create or replace function agent.slack_row(_event jsonb, _traceparent text, _item_key text)
 returns agent.event language plpgsql security definer as $$ declare _new agent.event;
 begin

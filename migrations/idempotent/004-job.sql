@@ -125,8 +125,7 @@ begin
 end $$;
 
 -- Refuses a new job whose key belongs to an event of another kind: the job would be lost, or the
--- other one get its payload. The jobs that an event's end stores pass: nothing may keep an event
--- from its end.
+-- other one get its payload. Jobs that an event's end stores pass: nothing may prevent that end.
 create or replace function agent.require_same_kind(_id int8, _new agent.event) returns void
 language plpgsql stable as $$ declare _found agent.event;
 begin
@@ -230,7 +229,6 @@ return (
         , 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
         , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
 
--- The same with priority 1.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null
 , _max_attempts int4 default null, _group_key text default null, _item_key text default null
@@ -364,8 +362,7 @@ begin
 end $$;
 
 -- Stores a webhook's call as an event of kind trigger-fire; a repeated delivery finds the first by
--- its key. Where name and id are too long, or a colon could make two calls equal, the key has their
--- hash.
+-- its key: a hash where name and id are too long, or a colon could make two calls equal.
 create or replace function agent.fire_trigger
 ( _name text, _webhook_id text, _payload jsonb, _traceparent text default null, out id int8
 , out duplicate boolean) language plpgsql security definer as $$

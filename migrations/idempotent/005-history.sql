@@ -36,7 +36,6 @@ returns text[] language plpgsql security definer set plan_cache_mode = force_cus
         where item_key = any(_item_keys) and event_ts between _first and _last);
 end $$;
 
--- The same of the addresses of messages.
 create or replace function agent.messages_in_history(_addresses text[], _first timestamptz, _last timestamptz)
 returns text[] language plpgsql security definer set plan_cache_mode = force_custom_plan as $$ begin
     return array(
@@ -89,8 +88,7 @@ begin
 end $$;
 
 -- Moves events whose locks the caller holds to history: one reason for all, or reasons and results
--- by position in _of. An event that does not complete and has undos stays until its handler has run
--- them (agent.undo_first).
+-- by position in _of. Of an event that does not complete, undos run first (agent.undo_first).
 create or replace function agent.archive_events
 ( _ids int8[], _outcome text, _reason text default null, _of int8[] default null, _reasons text[] default null
 , _results jsonb[] default null) returns void language plpgsql security definer as $$
@@ -120,7 +118,6 @@ begin
     end if;
 end $$;
 
--- Whether history is a TimescaleDB hypertable.
 create or replace function agent.history_is_hypertable() returns boolean
 language plpgsql stable security definer as $$ declare _is boolean := false;
 begin
@@ -276,7 +273,6 @@ from agent.event_hist;
 create or replace view agent.job with (security_barrier) as
 select * from agent.live_job union all select * from agent.ended_job;
 
--- The schedule under the names of a classic schedule queue: live jobs, and ended ones.
 create or replace view agent.schedule_queue with (security_barrier) as
 select id as schedule_queue_item_id, enqueued_at as enqueued_on, enqueued_by, finished_at as dequeued_on
 , finished_by as dequeued_by, case when claimed = '{}' then run_at else event_ts end as schedule_on

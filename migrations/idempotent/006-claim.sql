@@ -1,6 +1,5 @@
 -- Claims: a program's of one event, and a worker's of many. Both lock heads lane by lane.
---   claim_events: a worker's claim
---   claim_event: a program's claim
+--   claim_events, claim_event: a worker's claim, and a program's
 --   claim_apart: one head after another, where a row refuses; workers, claim_event
 --   mark_claimed, why_refused: the claim of one row, and how it refuses; claim_apart, why_waiting
 --   text_size, last_claims: sizes, and numbers of claims; both, hold_key
@@ -118,8 +117,7 @@ end $$;
 -- _limit and to the end of the group that reaches it. Members end before an event of another claim:
 -- a retry whose time has not come, or a visible event of another claimed kind. Of a lapsed group
 -- the head comes alone, after fencing. Members have no prior vt. Steps over locked members; a
--- lapsed group with one is left alone. bytes: the events' size as text, or more; _head_bytes: of
--- the heads.
+-- lapsed group with one is left alone. bytes: the events' text size, or more; _head_bytes: heads'.
 create or replace function agent.take_members
 ( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4
 , _max_attempts int4, _now timestamptz, _head_bytes int8, _passed int8[], out places tid[]

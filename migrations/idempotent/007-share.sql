@@ -4,7 +4,6 @@
 --   position_lock, take_position, position_free, leave_position, pass_on: who answers; workers
 --   touch_worker: a worker's sign of life; its polls
 
--- The lanes of a band.
 create or replace function agent.lanes_of(_band int4) returns setof int4 language sql immutable parallel safe
 as $$ select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band) $$;
 

@@ -50,7 +50,6 @@ begin
     return agent.bounded_key(_key);
 end $$;
 
--- Returns the changes of an event with its key as the first entry, which is always kept.
 create or replace function agent.with_limit_key(_changes jsonb, _key text) returns jsonb
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp
 return jsonb_build_array(jsonb_build_object('limit_key', _key))
@@ -204,7 +203,6 @@ begin
     return _noted;
 end $$;
 
--- Checks the bounds of a limit. The errors name the field.
 create or replace function agent.check_limit
 ( _per text, _concurrency int4, _rate int4, _period interval, _least int4) returns void
 language plpgsql immutable as $$ begin
@@ -224,14 +222,12 @@ language plpgsql immutable as $$ begin
     end if;
 end $$;
 
--- Refuses what check_limit does, also where a row is written by hand.
 create or replace function agent.limit_sound() returns trigger language plpgsql security definer as $$ begin
     perform agent.check_limit(new.per, new.concurrency, new.rate, new.period, 1)
     , agent.check_limit(new.set_per, new.set_concurrency, new.set_rate, new.set_period, 0);
     return new;
 end $$;
 
--- Why a limit cannot be counted; null: it can be. Its events wait.
 create or replace function agent.limit_problem(_limit agent.limits) returns text
 language sql stable parallel safe
 return case when _limit.period < interval '100 milliseconds' or _limit.period > interval '1 day'
@@ -321,11 +317,9 @@ language plpgsql security definer as $$ begin
     return true;
 end $$;
 
--- The limits, by kind.
 create or replace function agent.list_limits() returns setof agent.limits language sql stable security definer
 as $$ select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind $$;
 
--- Returns why an event waits for the limit of its kind; null: it does not.
 create or replace function agent.why_limited(_e agent.event, _now timestamptz) returns text
 language plpgsql security definer as $$
 declare

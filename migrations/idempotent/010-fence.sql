@@ -19,9 +19,8 @@ begin
     return _groups;
 end $$;
 
--- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips locked
--- rows. Of several claims of an id only the latest can stand. A member of a group is held through
--- its head.
+-- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands: of an id,
+-- only the latest can. Skips locked rows. A member of a group is held through its head.
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql security definer set plan_cache_mode = force_generic_plan as $$
 declare _groups text[] := agent.hold_groups(_ids);

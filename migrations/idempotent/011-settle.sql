@@ -286,7 +286,6 @@ begin
     end loop;
 end $$;
 
--- Completes claims, with their results. Programs know it by this name.
 create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
 returns table (ordinal int4, answer text) language plpgsql security definer as $$ begin
     return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;

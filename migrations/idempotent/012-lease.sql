@@ -70,9 +70,8 @@ begin
     return (select answer from agent.settle_answers(array[_id], array[_claim], _held));
 end $$;
 
--- Runs a statement that takes items as $1 and returns counts. If it fails, in halves: one item that
--- refuses, or that another transaction has locked, stops no other. kept names it, as one of _what,
--- with its SQLSTATE.
+-- Runs a statement that takes items as $1 and returns counts. If it fails, in halves: an item that
+-- refuses or is locked stops no other. kept names it, as one of _what, with its SQLSTATE.
 create or replace function agent.in_halves
 ( _statement text, _items anyarray, _what text, out counts jsonb, out kept jsonb)
 language plpgsql as $$
@@ -107,7 +106,6 @@ create or replace function agent.each_kind(_call text, _kinds text[]) returns vo
     select agent.in_halves(format('select jsonb_build_object(''kinds'', count(%s)) from unnest($1) as kind'
             , _call), _kinds, 'kind') $$;
 
--- The sums of two objects of counts.
 create or replace function agent.added(_counts jsonb, _more jsonb) returns jsonb
 language sql immutable parallel safe
 return (

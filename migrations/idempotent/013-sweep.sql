@@ -1,6 +1,5 @@
 -- Sweeps in bounded steps: what expires, and what was left undone.
---   sweep_events: a worker's sweep
---   delete_expired_events: a program's sweep
+--   sweep_events, delete_expired_events: a worker's sweep, and a program's
 --   archive_possible: moves to history what can be moved; sweeps, operators
 --   sweep_exhausted, sweep_by_age, sweep_by_deadline: what expires; sweep_events
 --   free_groups: heads that cannot be claimed; workers, operators, pauses, sweep_events
@@ -8,8 +7,7 @@
 --   sweep_waiting, sweep_kinds: counts of children, kinds and bands; sweep_events
 
 -- Archives events whose locks the caller holds; returns how many. An event stays that history
--- refuses (an index, a constraint, a trigger of the owner's), or whose continuation or next head is
--- locked (agent.settle_alike).
+-- refuses, or whose continuation or next head is locked (agent.settle_alike).
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
 language sql security definer
 return cardinality(agent.settle_alike(_outcome, _ids, null
@@ -97,9 +95,8 @@ begin
 end $$;
 
 -- Goes over groups in the order of their keys, after _after, and elects another head where a group
--- has none, or where a member outranks an idle head, as after a change of the kinds that workers
--- claim. Ends after _limit of them, or 20 times as many groups. Returns where to go on (null: the
--- end), and how many it freed.
+-- has none, or where a member outranks an idle head. Ends after _limit of them, or 20 times as many
+-- groups. Returns where to go on (null: the end), and how many it freed.
 create or replace function agent.free_groups
 ( _after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql security definer set enable_seqscan = off set lock_timeout = '30ms' as $$
@@ -222,8 +219,7 @@ end $$;
 -- where _by_age, events of _kinds that are too old, up to _limit of each. Returns how many it moved
 -- to history: call it again until that is none. Before, where _mend (the first of many calls):
 -- groups without a claimable head, continuations without children, unknown kinds. _max_attempts
--- holds for events that neither have a maximum nor are of a kind that has one; null leaves those to
--- others.
+-- holds for events without a maximum of their own or of their kind; null leaves those to others.
 create or replace function agent.sweep_events
 ( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null
 , _by_age boolean default true, _limit int4 default 1000, _mend boolean default true) returns int4

@@ -83,7 +83,6 @@ begin
     order by s.finished_at, s.due_at, s.name, s.nth;
 end $$;
 
--- Returns the result of a step that is done.
 create or replace function agent.step_result(_id int8, _name text, _nth int4) returns json
 language sql stable security definer set enable_seqscan = off
 as $$ select s.result from agent.step as s where s.event_id = _id and s.name = _name and s.nth = _nth $$;

@@ -134,7 +134,6 @@ begin
     end if;
 end $$;
 
--- The id of the live event with this natural key, else with this id.
 create or replace function agent.live_event(_key text) returns int8
 language sql stable security definer set enable_seqscan = off
 return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
@@ -161,7 +160,6 @@ language sql security definer as $$ select agent.signal_event((
         and (agent.stored_by_caller(e.enqueued_by) or e.kind like 'slack.%'
             and e.item_key = agent.bounded_key(_key))), _name, _value::json) $$;
 
--- Returns in words what a suspended event waits for; null: it is not suspended.
 create or replace function agent.suspended_for(_id int8) returns text
 language sql stable security definer set enable_seqscan = off
 return (
@@ -171,7 +169,6 @@ return (
     from agent.step as s where s.event_id = _id and s.finished_at is null
     and (s.due_at > agent.clock() or s.due_at is null and s.sort = 'wait'));
 
--- A worker's (id, claim) pairs that have a request to cancel.
 create or replace function agent.cancelled_claims(_ids int8[], _claims int4[]) returns setof int8
 language sql stable security definer set enable_seqscan = off as $$
     select e.id from unnest(_ids, _claims) as given (id, claim)

@@ -43,13 +43,11 @@ create or replace function agent.if_failed(_changes jsonb) returns text language
 return case when agent.child_of(_changes) = '[]' then 'leave'
     else coalesce(agent.child_of(_changes) #>> '{0,if_failed}', 'cancel') end;
 
--- How a child ended, as the value of the signal to its parent.
 create or replace function agent.child_end(_child agent.event_hist) returns json language sql stable
 return json_build_object('id', _child.id, 'kind', agent.base_kind(_child.kind, _child.notes)
     , 'key', _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
     , 'error', (_child.errors -> -1) - 'traceback', 'result', _child.result);
 
--- Sends the end of a child to its parent, if that lives.
 create or replace function agent.event_hist_child() returns trigger
 language plpgsql security definer as $$ begin
     perform agent.send_signal(new.continuation_id, agent.child_of(new.changes) #>> '{0,name}'

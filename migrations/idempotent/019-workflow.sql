@@ -22,8 +22,7 @@ begin
 end $$;
 
 -- An event of a workflow as a row of its tree. continues: the event that fanned out, whose place a
--- continuation took. first: the event whose children a continuation has that runs again as a new
--- event.
+-- continuation took. first: the event that a continuation runs again, whose children it has.
 create or replace function agent.workflow_event(_job agent.job) returns jsonb
 language sql stable security definer
 return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status

@@ -69,14 +69,12 @@ begin
     perform pg_notify('agent_event', '');
 end $$;
 
--- Deletes a named schedule; false when there is none of that name.
 create or replace function agent.delete_cron(_name text) returns boolean
 language sql security definer begin atomic
     with deleted as (delete from agent.cron where name = _name returning 1)
     select exists (select from deleted);
 end;
 
--- The named schedules whose time has come, and the database's own now.
 create or replace function agent.due_cron()
 returns table (name text, kind text, schedule text, time_zone text, catch_up text, jitter interval
 , next_at timestamptz, now_at timestamptz) language sql security definer begin atomic
@@ -140,7 +138,6 @@ returns void language sql security definer begin atomic
     and (problem is distinct from left(_problem, 500) or _next_at is not null);
 end;
 
--- The named schedules.
 create or replace function agent.read_cron() returns setof agent.cron
 language sql stable security definer as $$ select * from agent.cron order by name $$;
 

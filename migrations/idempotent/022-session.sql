@@ -7,8 +7,7 @@
 --   open_session, introduce_worker, declare_attempts: a worker's new connection
 --   watch_sessions: responder and deputy
 --   announce_worker, retire_worker: a worker, at its start and its end
---   drain_worker: operators
---   worker_drained: a worker's polls
+--   drain_worker, worker_drained: operators drain a worker; its polls ask
 
 -- The schema's version, and the oldest version of the services that it serves.
 create or replace function agent.schema_version(out version text, out min_compatible text)
@@ -239,14 +238,12 @@ begin
         for no key update skip locked);
 end $$;
 
--- Drains a worker: it claims nothing until it is resumed or restarted. false: no such worker.
 create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
 language sql security definer as $$
     update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end
     where name = _name;
     select exists (select from agent.worker where name = _name) $$;
 
--- Whether a worker is drained. It asks with each poll.
 create or replace function agent.worker_drained(_name text) returns boolean
 language sql stable security definer
 return exists (select from agent.worker where name = _name and drained_at is not null);

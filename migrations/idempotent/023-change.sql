@@ -199,8 +199,7 @@ language sql security definer set enable_seqscan = off begin atomic
 end;
 
 -- Moves an event to another time by its item key, or its id. Answers 'rescheduled', 'running' or
--- 'waiting' (for its children or an answer; nothing was changed), or null: no such event is in the
--- queue.
+-- 'waiting' (for children or an answer; nothing changed), or null: the queue has no such event.
 create or replace function agent.reschedule_event(_item_key text, _run_at timestamptz) returns text
 language plpgsql security definer set enable_seqscan = off as $$
 declare _found agent.event; _id int8 := agent.live_event(_item_key);
@@ -234,7 +233,6 @@ language plpgsql security definer set lock_timeout = '2s' as $$ begin
     perform agent.free_groups();
 end $$;
 
--- Resumes a paused kind and wakes the workers.
 create or replace function agent.resume_kind(_kind text) returns void language sql security definer as $$
     update agent.kind set paused = false, paused_at = null, paused_by = null where kind = _kind and paused;
     select agent.free_groups(), pg_notify('agent_event', '') $$;

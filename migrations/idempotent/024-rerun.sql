@@ -3,7 +3,6 @@
 --   kept_steps, rerun_as_new: a new event runs an ended one again; operators
 --   rerun_chain: which events a new one runs again; workers, operators
 
--- The row with which an ended event returns: its id, claims, errors, and earlier attempts.
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql as $$ declare _new agent.event;
 begin
@@ -35,8 +34,7 @@ begin
     end loop;
 end $$;
 
--- Does so for a batch. An event that what others added to a table refuses stays in history, with a
--- warning. Alone (_alone), it raises the error.
+-- The same for a batch. A refused event stays, with a warning; with _alone its error is raised.
 create or replace function agent.rerun_batch(_ids int8[], _alone boolean) returns int8[]
 language plpgsql security definer set jit = off as $$
 declare
@@ -105,8 +103,7 @@ end $$;
 -- The stored steps of an event in their order, with the name that operators read, and whether a new
 -- run from the step _from keeps each: it was done before _from was stored. What ctx.ask stores
 -- belongs together: a question is asked again if it has no answer, or if _from is one of its steps.
--- A Stop button has no answer; it is done once it is gone. Of an event that was undone no step is
--- kept.
+-- A Stop button has no answer; it is done once it is gone. An event that was undone keeps no step.
 create or replace function agent.kept_steps(_id int8, _from text)
 returns table (name text, nth int4, label text, kept boolean)
 language sql stable security definer set enable_seqscan = off as $$ with stored as (
@@ -139,8 +136,7 @@ language sql stable security definer set enable_seqscan = off as $$ with stored 
 -- _payload), and with the steps that were stored before the step _from; without _from with none.
 -- Signals that no wait had taken go with kept steps. The new event comes last in its group, and
 -- both events know each other. Answers rerun, with the new event's id and key and the kept steps;
--- live; unknown: no such event; no_step, with the steps that there are. Raises 55P03 where the
--- event stays locked for two seconds.
+-- live; unknown; no_step, with all steps. Raises 55P03 after two seconds of a lock.
 create or replace function agent.rerun_as_new
 ( _id int8, _from text, _payload jsonb, out answer text, out rerun int8, out key text, out steps text[])
 language plpgsql security definer set lock_timeout = '2s' set enable_seqscan = off as $$
@@ -215,9 +211,8 @@ begin
         , 'id', rerun, 'key', key)) where id = _old.id and event_ts = _old.event_ts;
 end $$;
 
--- The events that an event runs again, newest first: its steps and signals may be theirs. Where
--- history was dropped, the first event is known. Includes the events that it continues and whose
--- signals it has.
+-- The events that an event runs again, newest first: its steps and signals may be theirs. Includes
+-- the first, also where history was dropped, and events that it continues and whose signals it has.
 create or replace function agent.rerun_chain(_id int8) returns int8[]
 language sql stable security definer set enable_seqscan = off
 return array(

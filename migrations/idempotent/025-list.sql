@@ -284,7 +284,6 @@ begin
     end loop;
 end $$;
 
--- How many events a filter finds, up to _most; list_jobs has the filter.
 create or replace function agent.count_jobs
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _most int4
 , _tags jsonb default null) returns int4 language plpgsql security definer set jit = off as $$

@@ -41,7 +41,6 @@ language sql security definer begin atomic
     select set_config('surelane.acting', (select who from agent.operator_action where id = _id), true);
 end;
 
--- A page of kept actions, newest first: those before _before, of one target or of all.
 create or replace function agent.list_actions(_before int8, _target text, _limit int4)
 returns setof agent.operator_action language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan set enable_seqscan = off as $$ begin
@@ -50,6 +49,5 @@ set plan_cache_mode = force_custom_plan set enable_seqscan = off as $$ begin
     order by a.id desc limit least(greatest(_limit, 1), 1000);
 end $$;
 
--- One kept action.
 create or replace function agent.read_action(_id int8) returns setof agent.operator_action
 language sql stable security definer as $$ select * from agent.operator_action where id = _id $$;

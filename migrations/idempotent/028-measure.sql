@@ -278,9 +278,8 @@ language sql stable security definer as $$ select c.app_id, c.ours
         from agent.socket as s where s.seen_at > agent.clock() - interval '1 minute' group by s.app_id
     ) as c $$;
 
--- Makes each service's first calls with the rights of its role, and takes them back. What failed
--- has the server's SQLSTATE, message and object. Functions run as their owner, so the role decides
--- only whether it may call them.
+-- Makes each service's first calls with its role's rights, and takes them back (agent.try_out).
+-- Functions run as their owner, so the role decides only whether it may call them.
 create or replace function agent.first_calls()
 returns table (role text, call text, code text, message text, object text)
 language plpgsql security definer set lock_timeout = '1s' as $$

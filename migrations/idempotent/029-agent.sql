@@ -157,7 +157,6 @@ create or replace function agent.count_usage
     , cost = u.cost + _cost, latest = _response where u.latest <> _response;
 end;
 
--- What models used today: for a workspace in all, and for a person in it.
 create or replace function agent.read_usage
 ( _owner_id text, _user_id text, out tokens int8, out cost numeric, out person_tokens int8
 , out person_cost numeric) language sql stable security definer begin atomic
@@ -216,7 +215,6 @@ returns boolean language plpgsql security definer as $$ begin
     return found;
 end $$;
 
--- A workspace's rules about some ids, in their order; about one the oldest first.
 create or replace function agent.read_rules(_owner_id text, _about text[])
 returns table (id int8, about text, said text, set_by text) language sql stable security definer begin atomic
     select r.id, r.about, r.said, r.set_by from agent.rule as r
@@ -224,7 +222,6 @@ returns table (id int8, about text, said text, set_by text) language sql stable 
     order by array_position(_about, r.about), r.set_at, r.id;
 end;
 
--- Removes a rule. False: there is none about that id.
 create or replace function agent.drop_rule(_owner_id text, _about text, _id int8) returns boolean
 language plpgsql security definer as $$ begin
     delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about;

@@ -3,9 +3,8 @@
 --   cancel_erased, end_erased, erase_names: parts of a step
 --   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
 --   hashed: the names in its receipt
---   preview_erasure: operators, before
+--   preview_erasure, list_erasures: operators, before and after
 --   begin_erasure, erase_step: operators, and workers after an uninstall
---   list_erasures: operators
 
 -- Checks and returns the ids of a filter: people's, workspaces' and channels', letters and digits.
 create or replace function agent.given_names(_filter jsonb) returns text[]
@@ -167,7 +166,6 @@ language plpgsql security definer as $$ begin
     end if;
 end $$;
 
--- Whether tokens belong to a filter's workspace, or to its user.
 create or replace function agent.named_installation(_filter jsonb, _owner_id text, _user_id text)
 returns boolean language sql immutable parallel safe
 return _filter ->> 'channel' is null
@@ -191,7 +189,6 @@ return (
     select jsonb_object_agg(name, encode(sha256(convert_to(_key || ':' || name || ':' || id, 'UTF8')), 'hex'))
     from jsonb_each_text(jsonb_strip_nulls(_filter)) as given (name, id));
 
--- Cancels live events for an erasure; counts those that ended, and those that still run.
 create or replace function agent.cancel_erased(_ids int8[], _by text) returns jsonb language plpgsql
 as $$ begin
     return (
@@ -381,7 +378,6 @@ begin
     end loop;
 end $$;
 
--- The receipts of erasures, newest first.
 create or replace function agent.list_erasures(_limit int4 default 100)
 returns table (id int8, asked_at timestamptz, asked_by text, filter jsonb, counts jsonb
 , finished_at timestamptz) language sql stable security definer

@@ -172,8 +172,7 @@ end $$;
 -- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
 -- organization has the app and for the grace after that, and an organization while one of its
 -- workspaces has the app. Passes over the owners _but. Returns the owner, the receipt's number and
--- key, the place ("done" or "left" at the end), and how many events have not ended; nulls: there is
--- nothing to do.
+-- key, the place ("done" or "left" at the end), and how many have not ended; nulls: nothing to do.
 create or replace function agent.erase_uninstalled
 ( _grace interval, _by text, _limit int4 default 500, _but text[] default '{}', out owner text
 , out receipt int8, out key text, out place text, out waiting int4) language plpgsql security definer as $$
@@ -245,7 +244,6 @@ language sql stable security definer begin atomic
     order by greatest(i.expires_at, i.refreshing_until) limit _limit;
 end;
 
--- Up to _limit rows after a row, in the order of their keys: a rotation looks at all of them.
 create or replace function agent.installations_to_seal
 ( _limit int4 default 100, _after_owner text default '', _after_wide boolean default false
 , _after_user text default '')

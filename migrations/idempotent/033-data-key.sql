@@ -17,12 +17,10 @@ returns table (id bytea, sealed bytea) language sql security definer begin atomi
     select k.id, k.sealed from agent.data_key(_workspace) as k;
 end;
 
--- Data keys by their ids. A missing one was destroyed.
 create or replace function agent.find_data_keys(_ids bytea[])
 returns table (id bytea, workspace text, sealed bytea) language sql stable security definer
 as $$ select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids) $$;
 
--- Up to _limit data keys after one, in the order of their ids, for a rotation.
 create or replace function agent.data_keys_to_seal(_limit int4 default 100, _after bytea default '')
 returns table (id bytea, workspace text, sealed bytea, previous bytea) language sql stable security definer
 as $$ select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after

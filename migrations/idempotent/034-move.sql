@@ -1,6 +1,5 @@
 -- A workspace moves to another installation. The extension surelane-shards copies its rows, and
 -- calls these functions as the owner of both schemas, who alone may (docs/scaling.md).
---
 --   moving_tables: what moves
 --   hold_workspace, free_workspace: there, no event is claimed from the one to the other
 --   publish_copies: there, makes the copies rows of the queue

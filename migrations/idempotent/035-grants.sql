@@ -5,8 +5,7 @@
 -- sorts are off, the index that has the rows in order is read, and only as far as needed:
 -- statistics from before a backlog would prefer another index of the group or the lane, read all of
 -- it and sort. A pinned plan is not compiled: an unavoidable scan or sort has a huge estimated cost
--- then, and JIT would take 100 ms per call. A function that no role may call runs with its
--- caller's.
+-- then, and JIT would take 100 ms per call. A function that no role may call has its caller's.
 do $$
 declare _function record;
 begin

@@ -3,7 +3,6 @@
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -64,7 +63,7 @@ class NamedModel(WrapperModel):
 
 
 def model_of(settings: AgentSettings, names: str | None = None) -> Model:
-    """Return a model, or a chain of models. It is the same object for all turns, with its connections.
+    """Return a model, or a chain of models. It is the same object for all turns with the settings: its connections too.
 
     ``names``: the models, separated by commas; by default those of the settings. Each is asked if those before it fail
     before they say anything. It raises :class:`SettingsError` where one cannot be used.
@@ -72,13 +71,12 @@ def model_of(settings: AgentSettings, names: str | None = None) -> Model:
     names = names or settings.model
     if names is None:
         raise SettingsError("an agent needs SURELANE_MODEL, or a model of its own")
-    return _chain(names, settings.model_url, settings.model_key)
-
-
-@lru_cache(maxsize=32)
-def _chain(names: str, url: str | None, key: SecretStr | None) -> Model:
-    models = [_model(name, url, key) for name in map(str.strip, names.split(","))]
-    return models[0] if len(models) == 1 else FallbackModel(*models)
+    if names not in settings.models:
+        each = [
+            _model(name, settings.model_url, settings.model_key) for name in map(str.strip, names.split(","))
+        ]
+        settings.models[names] = each[0] if len(each) == 1 else FallbackModel(*each)
+    return settings.models[names]
 
 
 def times_in_memory(model: Model) -> int:
