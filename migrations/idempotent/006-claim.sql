@@ -319,6 +319,8 @@ end $$;
 -- slots for some kinds claims the others' heads alone. _most_bytes: stops before the event whose
 -- text would exceed them, but not before the first. _passed: passes over these ids. A row that
 -- refuses it fails it: agent.claim_apart then finds which.
+drop function if exists agent.claim_events -- of an earlier schema: its callers call the next one
+( text[], int4, int4, interval, text, timestamptz[], text[], int8);
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4 default 100, _max_attempts int4 default null
 , _invisible_for interval default '10m', _claimed_by text default session_user
