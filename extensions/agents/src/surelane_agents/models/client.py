@@ -76,7 +76,8 @@ def model_of(settings: AgentSettings, names: str | None = None) -> Model:
             _model(name, settings.model_url, settings.model_key) for name in map(str.strip, names.split(","))
         ]
         settings.models[names] = each[0] if len(each) == 1 else FallbackModel(*each)
-    return settings.models[names]
+    made: Model = settings.models[names]
+    return made
 
 
 def times_in_memory(model: Model) -> int:
