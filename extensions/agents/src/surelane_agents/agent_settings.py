@@ -93,8 +93,8 @@ class AgentSettings(BaseSettings):
         return FileRoom(self.file_memory)
 
     @cached_property
-    def models(self) -> dict[object, Any]:
-        """The models that were made with these settings, with their connections, by their names."""
+    def models(self) -> dict[str, Any]:
+        """The clients of models that were made with these settings, by the models' names."""
         return {}
 
     @model_validator(mode="after")

@@ -76,8 +76,7 @@ def model_of(settings: AgentSettings, names: str | None = None) -> Model:
             _model(name, settings.model_url, settings.model_key) for name in map(str.strip, names.split(","))
         ]
         settings.models[names] = each[0] if len(each) == 1 else FallbackModel(*each)
-    made: Model = settings.models[names]
-    return made
+    return settings.models[names]
 
 
 def times_in_memory(model: Model) -> int:

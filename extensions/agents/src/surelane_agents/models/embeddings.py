@@ -1,9 +1,10 @@
 """Make the vectors of ``embed-memories``, by the model of ``SURELANE_MODEL_EMBEDDINGS``."""
 
 import asyncio
+from functools import lru_cache
 from typing import Any
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, JsonValue, SecretStr
 from pydantic_ai import Embedder
 from pydantic_ai.embeddings import EmbeddingModel, infer_embedding_model
 from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
@@ -36,16 +37,15 @@ class Memories(BaseModel):
 
 def embedding_model(settings: AgentSettings) -> EmbeddingModel:
     """Return the model that makes vectors, or raise :class:`SettingsError`. It is the same for all jobs."""
-    name, url = settings.model_embeddings or "", settings.model_url
-    key = "embeddings", name
-    if key not in settings.models:
-        with usable(name):
-            if url is not None and not names_provider(name):
-                settings.models[key] = OpenAIEmbeddingModel(name, provider=at_server(url, settings.model_key))
-            else:
-                settings.models[key] = infer_embedding_model(name)
-    made: EmbeddingModel = settings.models[key]
-    return made
+    return _made(settings.model_embeddings or "", settings.model_url, settings.model_key)
+
+
+@lru_cache(maxsize=8)
+def _made(name: str, url: str | None, key: SecretStr | None) -> EmbeddingModel:
+    with usable(name):
+        if url is not None and not names_provider(name):
+            return OpenAIEmbeddingModel(name, provider=at_server(url, key))
+        return infer_embedding_model(name)
 
 
 async def embed(event: Event, ctx: Context, given: Memories) -> dict[str, Any] | Discard:
