@@ -141,16 +141,17 @@ class Model:
         return newcomer.vt <= self.now and newcomer.order < head.order
 
     def fence(self, group: str | None) -> bool:
-        """Return the claimed members of a lapsed group to the queue, without counting the attempt.
+        """Return the claimed members of a lapsed group to the queue, without counting the attempt. Cancelled ones end.
 
         Also its head, if a retry holds it back. Return whether one does.
         """
         if group is None:
             return False
-        for event in self.members(group):
-            if event.held and not self.is_head(event):
-                event.held, event.heartbeat, event.vt = False, None, self.now
-                event.attempts -= 0 if event.cancelled else 1
+        held = [event for event in self.members(group) if event.held and not self.is_head(event)]
+        for event in held:
+            event.held, event.heartbeat, event.vt = False, None, self.now
+            event.attempts -= 0 if event.cancelled else 1
+        self.archive([event for event in held if event.cancelled], "cancelled", "cancelled while running")
         head = self.live[self.heads[group][0]]
         if not self.is_held_back(head):
             return False

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, SecretStr, model_validator
@@ -91,11 +91,6 @@ class AgentSettings(BaseSettings):
     def file_room(self) -> FileRoom:
         """The memory of ``SURELANE_FILE_MEMORY``, which all turns share."""
         return FileRoom(self.file_memory)
-
-    @cached_property
-    def models(self) -> dict[str, Any]:
-        """The clients of models that were made with these settings, by the models' names."""
-        return {}
 
     @model_validator(mode="after")
     def _model(self) -> Self:

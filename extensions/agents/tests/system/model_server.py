@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +28,8 @@ TOOLS = "extensions.agents.tests.system.model_tools:tools"
 OURS = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_MODEL_TOOLS": TOOLS}
 """The settings of a worker with the agents of ``model_tools``."""
 KEY = "sk-a-key-that-must-not-show"
+NUMBERS = count()
+"""Of the servers of this process."""
 USED = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 PLAN = re.compile(r"plan:([\w-]+)")
 
@@ -80,9 +83,9 @@ class ModelServer:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=128 * 2**20)
-        paths = "/v1/chat/completions", "/v1/responses"
+        paths = "/{server}/v1/chat/completions", "/{server}/v1/responses"
         app.add_routes([web.post(path, self._complete) for path in paths])
-        app.add_routes([web.post("/v1/embeddings", self._embed)])
+        app.add_routes([web.post("/{server}/v1/embeddings", self._embed)])
         return app
 
     async def _embed(self, request: web.Request) -> web.Response:
@@ -186,7 +189,8 @@ async def model_server() -> AsyncIterator[ModelServer]:
     """Serve a model for the length of the block."""
     server = ModelServer()
     async with serving(server.app(), 0, setting="none", host="127.0.0.1") as port:
-        server.url = f"http://127.0.0.1:{port}/v1"
+        # A later server may get the port. It is no client's whose connections have ended: a process keeps those.
+        server.url = f"http://127.0.0.1:{port}/{next(NUMBERS)}/v1"
         yield server
 
 

@@ -1,5 +1,6 @@
 """An agent's tools, servers and settings, and what a worker without the libraries of models does."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -68,6 +69,11 @@ def test_model_is_the_same_for_all_turns_and_has_its_providers_name(monkeypatch:
     model_of = late("surelane_agents.models.client.model_of")
     model = model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
     assert model is model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
+
+    async def in_a_loop() -> object:
+        return model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
+
+    assert asyncio.run(in_a_loop()) is not asyncio.run(in_a_loop()), "connections end with their event loop"
     assert isinstance(model, late("pydantic_ai.models.wrapper.WrapperModel"))
     assert isinstance(model.wrapped, late("pydantic_ai.models.openai.OpenAIChatModel"))
     assert model.wrapped.client.api_key == "sk-any"

@@ -1,8 +1,10 @@
 """The models of an agent, and what the errors of their servers mean."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -63,7 +65,7 @@ class NamedModel(WrapperModel):
 
 
 def model_of(settings: AgentSettings, names: str | None = None) -> Model:
-    """Return a model, or a chain of models. It is the same object for all turns with the settings: its connections too.
+    """Return a model, or a chain of models. It is the same object for all turns of an event loop, with its connections.
 
     ``names``: the models, separated by commas; by default those of the settings. Each is asked if those before it fail
     before they say anything. It raises :class:`SettingsError` where one cannot be used.
@@ -71,12 +73,20 @@ def model_of(settings: AgentSettings, names: str | None = None) -> Model:
     names = names or settings.model
     if names is None:
         raise SettingsError("an agent needs SURELANE_MODEL, or a model of its own")
-    if names not in settings.models:
-        each = [
-            _model(name, settings.model_url, settings.model_key) for name in map(str.strip, names.split(","))
-        ]
-        settings.models[names] = each[0] if len(each) == 1 else FallbackModel(*each)
-    return settings.models[names]
+    return _chain(names, settings.model_url, settings.model_key, running_loop())
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop to which connections that are opened now belong."""
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
+
+
+@lru_cache(maxsize=32)
+def _chain(names: str, url: str | None, key: SecretStr | None, _: asyncio.AbstractEventLoop | None) -> Model:
+    models = [_model(name, url, key) for name in map(str.strip, names.split(","))]
+    return models[0] if len(models) == 1 else FallbackModel(*models)
 
 
 def times_in_memory(model: Model) -> int:

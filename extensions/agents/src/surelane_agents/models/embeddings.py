@@ -14,7 +14,7 @@ from surelane_agents.agent_settings import AgentSettings, agent_settings
 from surelane_agents.calls import stored
 from surelane_agents.errors import ModelRefusedError
 from surelane_agents.models.budget import budget_of
-from surelane_agents.models.client import at_server, names_provider, understood, usable
+from surelane_agents.models.client import at_server, names_provider, running_loop, understood, usable
 from surelane_agents.models.metrics import count
 from surelane_worker import Context, Discard, Event
 
@@ -36,12 +36,19 @@ class Memories(BaseModel):
 
 
 def embedding_model(settings: AgentSettings) -> EmbeddingModel:
-    """Return the model that makes vectors, or raise :class:`SettingsError`. It is the same for all jobs."""
-    return _made(settings.model_embeddings or "", settings.model_url, settings.model_key)
+    """Return the model that makes vectors: the same for all jobs of an event loop.
+
+    Raises:
+        SettingsError: it cannot be used.
+    """
+    name = settings.model_embeddings or ""
+    return _made(name, settings.model_url, settings.model_key, running_loop())
 
 
 @lru_cache(maxsize=8)
-def _made(name: str, url: str | None, key: SecretStr | None) -> EmbeddingModel:
+def _made(
+    name: str, url: str | None, key: SecretStr | None, _: asyncio.AbstractEventLoop | None
+) -> EmbeddingModel:
     with usable(name):
         if url is not None and not names_provider(name):
             return OpenAIEmbeddingModel(name, provider=at_server(url, key))
