@@ -118,7 +118,7 @@ async def test_what_was_answered_200_ends_once_with_its_replies_through_crashes_
         async with people(in_threads(slack, threads)) as posting:
             posting.url = first.url
             await posting.more(20)
-            workers[0].process.kill()
+            workers[0].child.kill()
             await another()
             await becomes(
                 owner, DIED
@@ -126,7 +126,7 @@ async def test_what_was_answered_200_ends_once_with_its_replies_through_crashes_
             await posting.more(20)
             await postgres.restart(signal.SIGQUIT)
             await posting.more(20)
-            first.process.kill()
+            first.child.kill()
             posting.url = (await stack.enter_async_context(ingest(postgres))).url
             await posting.more(20)
         async with postgres.connected() as connection:
@@ -187,7 +187,7 @@ async def test_an_envelope_is_acknowledged_once_it_is_stored_and_sent_again_othe
             postgres.freeze()
             try:
                 await wire.send(second)
-                running.process.kill()
+                running.child.kill()
                 await asyncio.wait_for(wire.ended.wait(), 90)
             finally:
                 postgres.thaw()

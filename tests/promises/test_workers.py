@@ -117,7 +117,7 @@ async def test_an_event_is_found_although_the_worker_that_answers_wake_ups_died(
         await until(said(first, "position taken"), within=90, what="the responder")
         async with working(database, **grace) as second:
             await until(said(second, "position taken"), within=90, what="the deputy")
-            first.process.kill()
+            first.child.kill()
             await completed(connection, await enqueue(connection, "nothing"))
 
 

@@ -232,7 +232,7 @@ async def test_a_busy_healthy_queue_has_no_finding(
             )
             assert await wrong(operator) == {}
             if turn == 1:
-                first.process.kill()
+                first.child.kill()
         for identity in stored:
             await ended(connection, identity, within=120)
         assert await wrong(operator) == {}

@@ -29,7 +29,7 @@ async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Co
             async with connection.transaction(), worker(database, ready="", **settings) as started:
                 await connection.execute("lock table agent.event in exclusive mode")
                 await running(insider, "agent.claim_events", wanted=True)
-                started.process.kill()
+                started.child.kill()
                 await started.child.wait()
                 await running(insider, "agent.claim_events", wanted=False)
             row = await live(connection, identity)
