@@ -46,7 +46,7 @@ KINDS = (
 FEATURES = ("hasty", "tick", "plan", "doomed", "chat", "merged", "ranked", "again", "pauses")
 """What programs do besides: see tests/simulation/features.py. Every second seed has some of them."""
 BESIDES = {6: ("move",), 9: ("move", "blink"), 14: ("hold", "move"), 15: ("blink", "hold")}
-"""Of 16 seeds, those that have these faults besides."""
+"""Further faults of some seeds, by the remainder of the seed and 16."""
 TRIES = 200
 """Runs in which a failing plan is cut down, at most."""
 

@@ -22,7 +22,7 @@ DAY = 24 * HOUR
 LATE = timedelta(seconds=75)
 """A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
 MOST_WAITING = 20
-"""Events whose claim is tried, of those that have waited the longest."""
+"""How many events, which have waited the longest, are tried."""
 _GONE = {
     "drained": "an operator drained these workers; they claim nothing until they are resumed",
     "died": "these workers crashed; other workers have their events",
@@ -181,7 +181,7 @@ async def backlog(reads: Reads) -> Sequence[Finding]:
 
 
 async def refused_claims(reads: Reads) -> Sequence[Finding]:
-    """Find events whose rows refuse to be claimed, among those that have waited the longest."""
+    """Find events whose rows refuse to be claimed. It tries the longest waiting ones alone."""
     waiting = await reads.longest_waiting(MOST_WAITING)
     advice = "drop what refuses it, or let it pass the row; if the row is damaged, restore it"
     findings = [

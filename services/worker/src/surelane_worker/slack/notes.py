@@ -78,7 +78,7 @@ class Notebook:
         self._doubtful: dict[str, str] = {}
 
     def number(self, ordinal: int, digest: str) -> int:
-        """Return which reply this is: the one that says the same in an earlier attempt, else the next one.
+        """Return a reply's number: it has that of an equal reply of an earlier attempt, else the next number.
 
         Replies that tasks send at once come in any order. What a handler words anew in each attempt is the next one.
 
